@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from overlay.errors import OverlayError
@@ -105,13 +106,14 @@ class ConsumerPlan:
             ahead=-1,
         )
 
-    def cut_off(self, ends: Mapping[TopicPartition, int]) -> ConsumerPlan:
-        """Return the plan of a consumer that is not beyond these offsets, at which partitions have lost their last records."""
+    def cut_off(self, ends: Mapping[TopicPartition, int], least: int = 0) -> ConsumerPlan:
+        """Return the plan of a consumer that is not beyond these offsets, at which partitions have lost their last records.
+        `least`: the offset of the first record that it is to have by its file, which may be beyond them."""
         reads = {
             s: (min(start, ends.get(s, start)), min(stop, ends.get(s, stop))) for s, (start, stop) in self.reads.items()
         }
         return replace(
-            self, floors=lower(self.floors, ends), reads=reads, snapshot=lower(self.snapshot, ends), ahead=-1
+            self, floors=lower(self.floors, ends, least), reads=reads, snapshot=lower(self.snapshot, ends), ahead=-1
         )
 
     def count_lost(self, ends: Ends, log_starts: Mapping[TopicPartition, int], scanned: int) -> ConsumerPlan:
@@ -249,9 +251,14 @@ class BatchPlan:
             left={name: each.begin_anew(topics) for name, each in self.left.items()},
         )
 
-    def cut_off(self, ends: Mapping[TopicPartition, int]) -> BatchPlan:
+    def cut_off(
+        self, ends: Mapping[TopicPartition, int], firsts: Mapping[str, int] = MappingProxyType({})
+    ) -> BatchPlan:
         """Return the plan as the next batch has to see it, if these partitions have lost their last records, as by an unclean
         election: no consumer, also none that has left, is beyond the offsets `ends`, from which on they have other records.
+
+        But a consumer still begins at its offset in `firsts` (by name, that of its start sequence), and one that has left and
+        is not there still waits for an offset to which its log had not come.
         """
         if not ends:
             return self
@@ -262,12 +269,15 @@ class BatchPlan:
                 for s, (start, stop) in self.ends.items()
             },
             log_ends=lower(self.log_ends, ends),
-            consumers={name: each.cut_off(ends) for name, each in self.consumers.items()},
-            left={
-                name: replace(each, offsets=lower(each.offsets, ends), snapshot=lower(each.snapshot, ends))
-                for name, each in self.left.items()
-            },
+            consumers={name: each.cut_off(ends, firsts.get(name, 0)) for name, each in self.consumers.items()},
+            left={name: self._cut_left(each, ends, firsts.get(name)) for name, each in self.left.items()},
         )
+
+    def _cut_left(self, left: JobPosition, ends: Mapping[TopicPartition, int], first: int | None) -> JobPosition:
+        """Return the position of a consumer that has left, as `cut_off` says. `first`: its offset there, None if unknown."""
+        if first is None:
+            ends = {s: end for s, end in ends.items() if left.offsets.get(s, 0) <= self.log_ends.get(s, NO_LIMIT)}
+        return replace(left, offsets=lower(left.offsets, ends, first or 0), snapshot=lower(left.snapshot, ends))
 
     def draft(
         self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: Limit

@@ -144,7 +144,7 @@ class Job:
             ends = dict(last.ends)
         gone = self._find_gone(batch, ids)
         only = find_only(last, ends, ids, gone)
-        last = find_last(last, batch, ids, ends)
+        last = find_last(last, batch, ids, ends, self.consumers.find_firsts(len(ends)))
         # a batch that is run again keeps its time
         now = last.now if last is not None and last.batch == batch else self.clock()
         self.extend_ledger({source: stop for source, (_, stop) in pass_over(ends, gone).items()}, only)

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from overlay.client.read.bounds import ReadBounds
 from overlay.client.read.offset_ranges import OffsetRange
 from overlay.config import ConsumerConfig
+from overlay.config.consumer import DeliverPolicy
 from overlay.config.stream import StreamConfig
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition
@@ -273,6 +274,37 @@ def test_a_log_that_has_lost_its_end_has_other_records_there() -> None:
         "late": (15, 17), "own": (15, 17), "back": (15, 17),
     }  # fmt: skip
     assert {name: each.floors[T] for name, each in drafts.items()} == {"late": 15, "own": 0, "back": 15}
+
+
+def test_a_consumer_begins_at_its_start_sequence_also_when_the_log_has_lost_its_end() -> None:
+    """The sequence may be above the end of the log, or the consumer may have passed it."""
+    firsts = {"waits": 50, "passed": 12, "back": 50, "new": 0}
+    plans = {name: ConsumerPlan("f", 0, 0, 0, {T: at}) for name, at in firsts.items() if name != "back"}
+    # "away" is not in the files any more, so nothing but the ends of the log tells that it waits
+    left = {name: JobPosition({T: 50}, 0) for name in ("back", "away")} | {"read": JobPosition({T: 18}, 5)}
+    last = replace(LAST, ends={T: (10, 20)}, consumers=plans, left=left, log_ends={T: 20})
+    job = make_job(last, Log(IDS, []))
+    configs = [
+        ConsumerConfig.model_construct(stream="S", durable_name=name, **(by_sequence(at + 1) if at else {}))
+        for name, at in firsts.items()
+    ]
+    job.consumers = replace(
+        job.consumers,
+        configs=tuple(configs),
+        begins={name: ConsumerPlan("", 0, 0, 0, {T: 20}) for name in firsts},
+        weigh=lambda spans: dict.fromkeys(spans, 1.0),
+    )
+    assert job.consumers.find_firsts(2) == dict.fromkeys(firsts, 0)
+    ends: Ends = {T: (7, 17)}
+    cut = find_last(last, 5, IDS, ends, job.consumers.find_firsts(1))
+    assert cut is not None
+    drafts = job._draft(JobBatch(5, 1, ends, IDS, {T: (0, 17)}, (), cut))
+    assert {name: each.floors[T] for name, each in drafts.items()} == firsts
+    assert {name: each.offsets[T] for name, each in cut.left.items()} == {"back": 50, "away": 50, "read": 7}
+
+
+def by_sequence(sequence: int) -> dict[str, Any]:
+    return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": sequence}
 
 
 @pytest.mark.parametrize("last", [None, replace(LAST, ends={T: (0, 10)})])
