@@ -43,10 +43,10 @@ class Limit:
     """What a batch that is planned now may read for consumers that have offsets of their own.
 
     `offsets`: about so many for each such consumer (`catch_up`, `read_part`), in addition to what the batch reads for
-    all; a consumer that is given its last messages and has no rate is not limited. `size`: and about so many bytes, of a
-    consumer in `sizes`: by name, how many bytes each offset has that it reads for itself. `now`: ms since 1970, the time of
-    the batch. `paces`: by name, of the consumers that have limits in their files. `log_starts`: the first offset that
-    the log of each partition still has.
+    all; for a consumer that is given its last messages and has no rate the driver finds a limit. `size`: and about so
+    many bytes, of a consumer in `sizes`: by name, how many bytes each offset has that it reads for itself. `now`: ms
+    since 1970, the time of the batch. `paces`: by name, of the consumers that have limits in their files. `log_starts`:
+    the first offset that the log of each partition still has.
     """
 
     offsets: int
@@ -414,7 +414,7 @@ def _plan_reads(
     offsets, lost = _skip_lost(offsets, ends, limit)
     snapshot = find_snapshot(consumer.snapshot, offsets)
     if snapshot:
-        # of all these offsets only those of the last messages are fetched, so they need no limit
+        # of all these offsets only those of the last messages are fetched: the driver, which knows them, limits these
         ahead = cut_at(snapshot, offsets, ends)
         reads = read_span(offsets, ahead, NO_LIMIT) if allowed is None else read_part(offsets, ahead, allowed)
     else:

@@ -155,6 +155,46 @@ def test_what_catches_up_is_bounded_by_bytes() -> None:
     assert asked == [{T: (0, 500)}, {T: (0, 500)}]
 
 
+def test_last_messages_are_bounded_by_bytes() -> None:
+    """A batch reads a part of them, also of those of a partition with few, and the next one goes on behind that. It counts what
+    lies between two that are fetched together, and not what lies between others."""
+    stops = {T: 1_000, U: 400_000}
+    lasts = {T: np.arange(5, 1_000, 10), U: np.array([7, 200_000, 399_999])}
+    weighed = list[Ends]()
+
+    def weigh(spans: Ends) -> dict[TopicPartition, float]:
+        weighed.append(spans)
+        return dict.fromkeys(spans, 1_000.0)
+
+    begin = ConsumerPlan("", 0, 0, 0, dict.fromkeys(stops, 0), snapshot=stops)
+    job = make_job(None, Log(IDS, []))
+    job.catch_up_bytes = 201_000
+    job.consumers = replace(
+        job.consumers,
+        weigh=weigh,
+        find_lasts=lambda number, offsets, snapshot: lasts,
+        configs=(ConsumerConfig.model_construct(stream="S", durable_name="c"),),
+        begins={"c": begin},
+    )
+    at, read, last = (
+        dict.fromkeys(stops, 0),
+        list[int](),
+        replace(LAST, consumers={}, ends=dict.fromkeys(stops, (0, 0))),
+    )
+    for number in range(5, 12):
+        ends: Ends = {source: (stop, stop) for source, stop in stops.items()}
+        drafts = job._draft(JobBatch(number, 1, ends, IDS, {s: (0, stop) for s, stop in stops.items()}, (), last))
+        reads = drafts["c"].reads
+        assert {source: start for source, (start, _) in reads.items()} == at
+        at = {source: stop for source, (_, stop) in reads.items()}
+        read.append(reads[T][1])
+        last = replace(last, batch=number, ends=ends, consumers=drafts)
+        if at == stops:
+            break
+    assert read == [205, 405, 605, 815, 1_000]
+    assert weighed[0] == {T: (5, 1_000), U: (7, 400_000)}
+
+
 @dataclass(frozen=True)
 class Output:
     topic: str
