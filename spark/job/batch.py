@@ -11,7 +11,7 @@ from overlay.state.job_plan import BatchPlan, ConsumerPlan
 from overlay.state.job_reads import Ends
 from overlay.state.partitions import find_anew
 
-from .order import Merge
+from .runs import Merge
 
 BEYOND = 1 << 62
 """More than any offset."""

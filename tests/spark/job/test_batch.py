@@ -32,6 +32,7 @@ from spark.job.job import Job, JobEnded, find_only
 from spark.job.numbering import Count
 from spark.job.ranges import RangesReader, parse_range
 from spark.job.readers import JobReader, JobScan
+from spark.job.runs import Runs
 from spark.job.scanning import ScanTask
 from spark.job.start import spell_start
 from spark.job.tasks import BatchTasks
@@ -213,8 +214,11 @@ class Deliveries:
     def count(self, _: object) -> list[Count]:
         counts = [Count(task, 0, writer, False, rows, 10) for task, writer, rows in ((0, 0, 2), (0, 1, 1), (1, 1, 3))]
         if self.has_ledger:
-            runs = {task: np.array([[1 + task, 5 + task], [2, 1], [2, 1]], np.int64).tobytes() for task in (0, 1)}
-            counts += [Count(task, 0, RUNS, False, 0, 0, each) for task, each in runs.items()]
+            for task in (0, 1):
+                runs = Runs()
+                for place, records in ((1 + 2 * task, 2), (5 + task, 1)):
+                    runs.add(place + np.arange(records), np.arange(records), np.arange(records))
+                counts.append(Count(task, 0, RUNS, False, 0, 0, runs.to_bytes()))
         return counts
 
     def make_job(self, monkeypatch: pytest.MonkeyPatch, last: BatchPlan) -> Job:
