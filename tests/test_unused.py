@@ -41,7 +41,7 @@ DOCUMENTED = {
 }
 """What programs of users call, and the page that says so."""
 KEPT = {
-    "overlay.client.control.control.ConsumerInfo._repr_html_": "notebooks call it",
+    "overlay.client.control.consumer_info.ConsumerInfo._repr_html_": "notebooks call it",
     "overlay.client.read.reading.Reading._repr_html_": "notebooks call it",
     "overlay.client.subscribe.message.Delivered._repr_html_": "notebooks call it",
     "overlay.load_ipython_extension": "IPython calls it for `%load_ext overlay`",

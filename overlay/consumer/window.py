@@ -329,14 +329,16 @@ class Window:
 
     def read(self, consumer_seq: int, now: int) -> None:
         """Start the ack timers of all deliveries up to `consumer_seq` whose timers do not run: the
-        reader group has read them now. `consumer_seq` must not be above the last delivery, or the
-        timers of the deliveries from there to it never start.
+        reader group has read them now. The timer of a message that was delivered again since is left
+        alone: it starts when the group has read its last delivery. `consumer_seq` must not be above
+        the last delivery, or the timers of the deliveries from there to it never start.
         """
         if consumer_seq <= self.read_up_to:
             return
         sequences = self.find_sequences(((self.read_up_to + 1, consumer_seq),))
         self.read_up_to = consumer_seq
-        rows = self.pending.find(sequences)
+        consumer_seqs, again = self.again
+        rows = self.pending.find(leave_out(sequences, distinct(again[consumer_seqs > consumer_seq])))
         rows = rows[(self.pending.view("state")[rows] == Row.WAITING) & (self.pending.view("deadline")[rows] == NEVER)]
         self._arm(rows, now)
         self._touch(self.pending.view("sequence")[rows].copy())

@@ -113,9 +113,9 @@ class ConsumerStatus(Part):
     stream: Name
     name: Name
     state: Name
-    """As `overlay consumer ls` shows it: running, catching up, parked, paused, starting, stalled, stopped."""
+    """As `overlay consumer ls` shows it: running, catching up, parked, paused, starting, stalled, stopped, waiting."""
     reason: Text = ""
-    """Why it is parked, stalled or stopped, or until when it is paused."""
+    """Why it is parked, stalled, stopped or waiting, or until when it is paused."""
     sequence: Count = 0
     """The last consumer sequence."""
     delivered: Count = 0
@@ -158,9 +158,9 @@ class StreamStatus(Part):
     partitions: Count = 0
     """How many are read, 0 if unknown."""
     state: Name
-    """running, idle (nothing reads it) or stopped."""
+    """running, idle (nothing reads it), waiting (for a transaction in its ledger) or stopped."""
     reason: Text = ""
-    """Why it is stopped."""
+    """Why it is stopped or waits."""
     rate: Amount = 0.0
     """Records a second that the worker reads for the first time."""
     lag: Count | None = None

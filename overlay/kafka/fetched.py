@@ -99,13 +99,15 @@ def cut_front(fetched: Fetched, offset: int) -> Fetched | None:
 
 
 def join(parts: Sequence[Fetched]) -> Fetched:
-    """Return fetches as one. Each has to begin with the batch behind the last one of the fetch before it, and their data may
-    not have more than these batches. The joined data is a copy, for reading only.
+    """Return fetches as one. Each has to have a batch, and its first one has to be the one behind the last batch of the
+    fetch before it. What follows the last batch of a part, such as one that is cut off, is left out. The joined data is a
+    copy, for reading only.
     """
-    data = np.concatenate([part.data for part in parts])
+    datas = [part.data[: int(part.batches[-1]["end"])] for part in parts]
+    data = np.concatenate(datas)
     data.flags.writeable = False
     batches = np.concatenate([part.batches for part in parts])
-    shifts = np.repeat(np.cumsum([0, *(part.data.size for part in parts[:-1])]), [part.batches.size for part in parts])
+    shifts = np.repeat(np.cumsum([0, *(each.size for each in datas[:-1])]), [part.batches.size for part in parts])
     for field in ("at", "end"):
         batches[field] += shifts
     # a transaction that reaches over several parts is in the list of each

@@ -1,4 +1,4 @@
-"""How a reader notices that a log has lost its end, and where it lost it.
+"""What a reader needs to notice that a log has lost its end, and to find where: the leader epochs of single batches.
 
 A log may lose its end in an unclean election and, before the next fetch, grow past the position of
 a reader. All records written afterwards have a higher leader epoch. So a reader knows the epoch of

@@ -14,8 +14,8 @@ from .gate import Gate
 from .log_cut import NO_EPOCH
 
 
-class Owner(Protocol):
-    """The fetcher of a partition fetch."""
+class Filler(Protocol):
+    """What fills a partition fetch: its fetcher."""
 
     changed: asyncio.Event
     """Set when the partition fetch has something ready, or learns another end."""
@@ -36,7 +36,7 @@ class PartitionFetch:
 
     def __init__(
         self,
-        fetcher: Owner,
+        fetcher: Filler,
         topic: str,
         partition: int,
         position: int,

@@ -45,7 +45,8 @@ What must not happen
   front's position is not in the log any more, the front is given up, with all that it keeps.
 - *Nothing is decided here.* A batch that cannot be read, and any error, gives the front up. Each
   fetcher then finds for itself, and its session acts by its own rules.
-- *Bounded memory.* KEEP_BYTES for all partitions, and nothing for longer than KEEP_S.
+- *Bounded memory.* KEEP_BYTES for all partitions, and nothing for longer than KEEP_S. What a shard
+  that is behind is given in one piece is a copy, of JOINED_BYTES at most for each partition.
 
 What has been fetched once is decoded by each shard: streams and consumers differ in the fields that
 they want, and subjects have numbers that only one pipeline knows.
@@ -80,8 +81,9 @@ log = get_logger(__name__)
 
 KEEP_BYTES = 16 << 20
 """Most bytes of answers that are kept, of all partitions together."""
-JOINED_BYTES = 2 << 20
-"""A partition fetch gets kept answers of up to so many bytes at once, and one of any size."""
+JOINED_BYTES, JOINED_ANSWERS = 2 << 20, 200
+"""A partition fetch gets so many kept answers of up to so many bytes at once, or one of any size. To join that many takes a
+few milliseconds."""
 KEEP_S = 5.0
 """Longest time in seconds for which an answer is kept."""
 BACKOFF_S = (0.5, 30.0)
@@ -135,18 +137,19 @@ class _Front:
         there. `epoch`: leader epoch of the batch before it, below 0 if unknown; None if the answer is of another log.
         `since`: only what was asked for after that counts, monotonic seconds.
         """
+        if not self.kept or position < self.kept[0].fetched.position:
+            return None
         found: list[_Answer] = []
         for answer in reversed(self.kept):
             found.append(answer)
             if answer.fetched.position <= position:
                 break
-        found.reverse()
-        if not found or not found[0].fetched.position <= position < found[0].fetched.next_offset:
+        first = found.pop()
+        if position >= first.fetched.next_offset or first.asked <= since or not first.fits(position, epoch):
             return None
-        if found[0].asked <= since or not found[0].fits(position, epoch):
-            return None
-        parts, size = [found[0].fetched], found[0].fetched.data.size
-        for answer in found[1:]:
+        parts, size = [first.fetched], first.fetched.data.size
+        while found and len(parts) < JOINED_ANSWERS:
+            answer = found.pop()
             size += answer.fetched.data.size
             if size > JOINED_BYTES or answer.asked <= since or not answer.follows(parts[-1]):
                 break
@@ -404,6 +407,9 @@ class SharedFetches:
 
     def _keep(self, front: _Front, answer: _Answer) -> None:
         """Keep an answer that reaches beyond the front, which moves the front."""
+        fetched = answer.fetched
+        # a batch that is cut off comes whole with the next answer
+        answer = replace(answer, fetched=replace(fetched, data=fetched.data[: int(fetched.batches[-1]["end"])]))
         front.kept.append(answer)
         self._order.append((front, answer, monotonic()))
         self._bytes += answer.fetched.data.size

@@ -23,7 +23,7 @@ from overlay.kafka.log_position import TopicPartition
 
 from .job_pace import Pace, PaceState, allow, renew
 from .job_reads import NO_LIMIT, Ends, catch_up, cut_at, find_snapshot, lower, read_part, read_span
-from .job_spelling import spell, spell_ends
+from .offsets_json import spell_offsets, spell_spans
 
 T = TypeVar("T")
 
@@ -196,11 +196,15 @@ class BatchPlan:
         numbers them after those that it gave out before.
         """
         own = {
-            name: [each.fingerprint, spell_ends(each.reads), *([spell(each.snapshot)] if each.snapshot else ())]
+            name: [
+                each.fingerprint,
+                spell_spans(each.reads),
+                *([spell_offsets(each.snapshot)] if each.snapshot else ()),
+            ]
             for name, each in sorted(self.consumers.items())
         }
         order = ["merged"] if self.is_merged else []
-        return json.dumps([self.batch, self.stream, spell_ends(self.ends), own, *order], sort_keys=True)
+        return json.dumps([self.batch, self.stream, spell_spans(self.ends), own, *order], sort_keys=True)
 
     def complete(self, now: int) -> BatchPlan:
         """Return a copy of this plan that is complete: all its deliveries are committed, and the batch has ended at `now`,

@@ -11,7 +11,7 @@ from overlay.units import read_int64
 
 from .job_pace import PaceState
 from .job_plan import BatchPlan, ConsumerPlan, JobPosition, WriterCommit
-from .job_spelling import parse, parse_ends, spell, spell_ends
+from .offsets_json import parse_offsets, parse_spans, spell_offsets, spell_spans
 from .shard_state import StateUnreadable
 
 VERSION = 2
@@ -26,26 +26,26 @@ def encode_plan(plan: BatchPlan) -> bytes:
             "now": plan.now,
             "name": plan.name,
             "stream": plan.stream,
-            "ends": spell_ends(plan.ends),
+            "ends": spell_spans(plan.ends),
             "consumers": {
                 name: {
                     **asdict(each),
-                    "floors": spell(each.floors),
-                    "reads": spell_ends(each.reads),
-                    "snapshot": spell(each.snapshot),
+                    "floors": spell_offsets(each.floors),
+                    "reads": spell_spans(each.reads),
+                    "snapshot": spell_offsets(each.snapshot),
                 }
                 for name, each in plan.consumers.items()
             },
-            "writers": spell(plan.writers),
+            "writers": spell_offsets(plan.writers),
             "is_complete": plan.is_complete,
             "owner": plan.owner,
             "ended": plan.ended,
-            "log_ends": spell(plan.log_ends),
+            "log_ends": spell_offsets(plan.log_ends),
             "ids": dict(sorted(plan.ids.items())),
             "outputs": dict(sorted(plan.outputs.items())),
             "is_merged": plan.is_merged,
             "left": {
-                name: {**asdict(each), "offsets": spell(each.offsets), "snapshot": spell(each.snapshot)}
+                name: {**asdict(each), "offsets": spell_offsets(each.offsets), "snapshot": spell_offsets(each.snapshot)}
                 for name, each in plan.left.items()
             },
         },
@@ -59,19 +59,21 @@ def decode_plan(data: bytes) -> BatchPlan:
         consumers = {
             name: ConsumerPlan(
                 each["fingerprint"], each["before"], each["last"], each["since"],
-                parse(each["floors"]), each["claim"], parse_ends(each["reads"]), each.get("letters", 0),
-                PaceState(**each.get("pace", {})), each.get("lost", 0), parse(each.get("snapshot", {})),
+                parse_offsets(each["floors"]), each["claim"], parse_spans(each["reads"]), each.get("letters", 0),
+                PaceState(**each.get("pace", {})), each.get("lost", 0), parse_offsets(each.get("snapshot", {})),
                 each.get("ahead", -1), each.get("skipped", 0), each.get("rate", -1),
             )
             for name, each in found["consumers"].items()
         }  # fmt: skip
         left = {
-            name: JobPosition(parse(each["offsets"]), each["sequence"], each["claim"], parse(each.get("snapshot", {})))
+            name: JobPosition(
+                parse_offsets(each["offsets"]), each["sequence"], each["claim"], parse_offsets(each.get("snapshot", {}))
+            )
             for name, each in found["left"].items()
         }
         return BatchPlan(
-            found["batch"], found["now"], found["name"], found["stream"], parse_ends(found["ends"]),
-            consumers, parse(found["writers"]), found["is_complete"], left, parse(found.get("log_ends", {})),
+            found["batch"], found["now"], found["name"], found["stream"], parse_spans(found["ends"]),
+            consumers, parse_offsets(found["writers"]), found["is_complete"], left, parse_offsets(found.get("log_ends", {})),
             found.get("owner", ""), found.get("ended", 0), dict(found.get("ids", {})),
             dict(found.get("outputs", {})), found.get("is_merged", False) is True,
         )  # fmt: skip

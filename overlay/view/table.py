@@ -24,6 +24,7 @@ _STYLES = {
     "catching up": "cyan",
     "paused": "yellow",
     "parked": "yellow",
+    "waiting": "yellow",
     "stopped": "bold red",
     "stalled": "bold red",
     "removed": "yellow",

@@ -21,6 +21,7 @@ from .rates import Rates
 from .stream_report import find_stops, report_streams, report_waits
 
 if TYPE_CHECKING:
+    from .assignment import Assignment
     from .session import Session
     from .shard import Shard
 
@@ -99,11 +100,8 @@ def report_consumer(
     if config.engine is Engine.SPARK:
         return found | jobs.describe(consumer, lag, now)
     for session in sessions:
-        if consumer in session.assignment.stalled:
-            found |= {"state": "stalled", "reason": session.assignment.stalled[consumer]}
-        elif consumer[0] in session.assignment.stopped:
-            state = "waiting" if consumer[0] in session.assignment.blocked else "stopped"
-            found |= {"state": state, "reason": session.assignment.stopped[consumer[0]]}
+        if trouble := _find_trouble(session.assignment, consumer):
+            found |= trouble
         elif consumer in session.assignment.readers:
             found |= _place(session, consumer)
             found["positions"] = {
@@ -121,6 +119,17 @@ def report_consumer(
     if not is_elsewhere:
         found["lag_records"] = lag.records
     return found
+
+
+def _find_trouble(assignment: Assignment, consumer: ConsumerId) -> dict[str, str]:
+    """Return why a session does not serve a consumer of its shard, by the keys `state` (stalled, stopped or waiting) and
+    `reason`; empty if nothing keeps it from that."""
+    if consumer in assignment.stalled:
+        return {"state": "stalled", "reason": assignment.stalled[consumer]}
+    if consumer[0] in assignment.stopped:
+        state = "waiting" if consumer[0] in assignment.blocked else "stopped"
+        return {"state": state, "reason": assignment.stopped[consumer[0]]}
+    return {}
 
 
 def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:

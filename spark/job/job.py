@@ -87,7 +87,7 @@ class Job:
     `renew`: called between two batches; returns the consumers of the next one, None if they stay as they are.
     `check_owner`: raises unless this driver still owns the consumers. `note`: called with the plan of each batch that
     has been delivered, as it was before it was complete. `clock`: ms since 1970. `catch_up`: how many offsets a batch
-    reads for a consumer that is behind the others, as the `limit` of overlay.state.job_plan.catch_up; `catch_up_bytes`: and
+    reads for a consumer that is behind the others, as the `limit` of overlay.state.job_reads.catch_up; `catch_up_bytes`: and
     how many bytes, by estimate, also of its last messages.
     `extend_ledger`: gives sequences to what a batch has. `index`: indexes what a batch has had. `is_start_given`: whether
     the options say where the first batch begins, for all consumers.

@@ -241,6 +241,22 @@ def test_timers_start_when_the_group_has_read() -> None:
     assert [sent[0] for sent in driver.sent()[5:]] == [1, 3]
 
 
+def test_the_timer_of_a_redelivery_starts_when_the_group_has_read_that_one() -> None:
+    """Not when a commit past the first delivery comes late, behind the nak of it."""
+    driver = Driver(configure(interest="group", ack_wait=SECOND, max_deliver=2, dead_letter="dead"))
+    driver.do(Bound())
+    driver.offer(3)
+    driver.do(Nakked(1, 1, 1, None))
+    driver.do(Read(3))
+    driver.ack(2, 3)
+    driver.pass_time(10 * SECOND)
+    assert driver.sent()[3:] == [(1, 4, 2)]
+    assert not driver.all(DeadLetter)
+    driver.do(Read(4))
+    driver.pass_time(SECOND)
+    assert len(driver.all(DeadLetter)) == 1
+
+
 def test_deadlines_wait_for_unread_acks() -> None:
     driver = Driver(configure(ack_wait=SECOND))
     driver.offer(2)

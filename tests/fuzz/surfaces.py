@@ -44,7 +44,7 @@ from overlay.scan.codec import Arena
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import split
 from overlay.scan.protobuf.reader import ProtobufFormat
-from overlay.state import job_plan
+from overlay.state import job_plan, job_plan_codec
 from overlay.state.shard_state import ConsumerState, Delta, StateReplay, StateUnreadable, encode
 from tests.oracle.batches import Record
 from tests.support import batches
@@ -223,7 +223,7 @@ def list_plans() -> list[bytes]:
     plan = job_plan.BatchPlan(
         3, 1_700, "job", "S", reads, {"c": consumer}, {("out", 0): 1}, True, {}, {("t", 0): 9}, "app", 9
     )
-    return [job_plan.encode_plan(plan)]
+    return [job_plan_codec.encode_plan(plan)]
 
 
 # the index
@@ -429,7 +429,7 @@ def list_surfaces() -> list[Surface]:
         Surface("requests", read_open_request, OPEN, (unreadable,)),
         Surface("state", read_state, list_state(), (StateUnreadable,)),
         Surface("machines", snapshot.decode, list_snapshots(), (snapshot.SnapshotUnreadable,)),
-        Surface("plans", job_plan.decode_plan, list_plans(), (StateUnreadable,)),
+        Surface("plans", job_plan_codec.decode_plan, list_plans(), (StateUnreadable,)),
         Surface("index", read_index, list_index(), (), replace(TEXTS, bytes=4 << 20)),
         Surface("fleet", read_status, list_statuses()),
         Surface("batches", read_batches, list_batches(), (), BATCHES),

@@ -40,10 +40,12 @@ def write_log(steps: Sequence[tuple[int, str]]) -> tuple[list[bytes], list[tuple
     return batches, aborted
 
 
-def fetch(batches: Sequence[bytes], first: int, aborted: Sequence[tuple[int, int, int]]) -> Fetched:
+def fetch(
+    batches: Sequence[bytes], first: int, aborted: Sequence[tuple[int, int, int]], cut_off: bytes = b""
+) -> Fetched:
     """Return what a fetch of these batches brings, the first of which is number `first`: with the aborted transactions that
-    overlap."""
-    data = np.frombuffer(b"".join(batches), np.uint8)
+    overlap. `cut_off`: the front of the next batch, which has come with them."""
+    data = np.frombuffer(b"".join(batches) + cut_off, np.uint8)
     found = split(data).batches
     start, end = 2 * first, 2 * (first + len(batches))
     overlap = [(producer, began) for producer, began, marker in aborted if began < end and marker >= start]
@@ -71,7 +73,8 @@ def test_joined_fetches_read_as_one(steps: list[tuple[int, str]], data: st.DataO
     cuts = sorted(data.draw(st.sets(st.integers(1, len(batches) - 1))))
     bounds = list(zip([0, *cuts], [*cuts, len(batches)], strict=True))
     whole = fetch(batches, 0, aborted)
-    joined = join([fetch(batches[start:end], start, aborted) for start, end in bounds])
+    fronts = [batch[: data.draw(st.integers(0, len(batch) - 1))] for batch in (*batches, batches[0])]
+    joined = join([fetch(batches[start:end], start, aborted, fronts[end]) for start, end in bounds])
     assert read(joined) == read(whole)
     assert (joined.position, joined.log_position, joined.records) == (whole.position, whole.log_position, whole.records)
     assert joined.data.tobytes() == whole.data.tobytes() and not joined.data.flags.writeable

@@ -24,7 +24,7 @@ class Archive:
         """By topic: records of transactions that had not ended in it when the topic was deleted or lost its end. They may
         count or not."""
         self.lost: dict[str, list[Found]] = defaultdict(list)
-        """By topic: committed records that went with its end."""
+        """By topic: committed records that went with its end, or with the topic."""
         self._known: dict[str, set[Place]] = defaultdict(set)
         """By topic: what is present and outlived a loss of the end, and so is kept from before it, or is undecided."""
 
@@ -36,6 +36,7 @@ class Archive:
         """Keep all records of a topic that is about to be deleted, or to lose its end."""
         self.keep(topic)
         known = self._kept[topic][-1]
+        self.lost[topic] += known.values()
         for partition in self._cluster.topics[topic].partitions:
             written = read_partition(partition, committed=False)
             self.undecided[topic] += [one for one in written if (one.partition, one.offset) not in known]

@@ -26,7 +26,8 @@ The promises, for each consumer:
   lower sequence does either (with `at_least_once` a former owner may still deliver it that has not noticed that it is fenced);
 - what was acked before its ack_wait was over does not come again (where clocks do not jump, no acks are lost, and ack_wait
   begins when the reader group has committed past the delivery);
-- what nobody refused does not come again, and is not given up, before its ack_wait is over (likewise);
+- a message comes again, or is given up, before its ack_wait is over no more often than readers refuse it (where clocks do not
+  jump, and ack_wait begins when the reader group has committed past the delivery);
 - no more messages than max_ack_pending wait for an ack when a new one is delivered (where the times can be compared; an ack
   counts from when it is in Kafka, and where the limit changes the highest one counts);
 - every delivered message was acked or terminated by a reader, or has its dead letter; no dead letter without a reason (with
@@ -88,6 +89,7 @@ class Said:
     acked: list[int] = field(default_factory=list)
     termed: list[int] = field(default_factory=list)
     nakked: list[int] = field(default_factory=list)
+    progressed: list[int] = field(default_factory=list)
     answered: list[int] = field(default_factory=list)
     """When acks and terms of it were answered."""
     dated: list[int] = field(default_factory=list)
@@ -336,7 +338,7 @@ class Judge:
             is_timely = not self._run.plan.has_jumps and not self._run.plan.loses_acks
             early = set(self._find_prompt(consumer, deliveries, said, letters)) if is_timely else set()
             self._blame(consumer, "came again though acked in time", early)
-        if consumer.is_exact and is_timed and consumer.config.get("interest") == "group":
+        if consumer.is_exact and not self._run.plan.has_jumps and consumer.config.get("interest") == "group":
             hasty = set(self._find_hasty(consumer, deliveries, said, letters))
             self._blame(consumer, "came again before its ack_wait was over", hasty)
 
@@ -378,6 +380,8 @@ class Judge:
                 entry = said[number]
                 if body.startswith(b"-NAK"):
                     entry.nakked.append(record.timestamp)
+                elif body.startswith(b"+WPI"):
+                    entry.progressed.append(record.timestamp)
                 elif body.startswith(FINAL):
                     (entry.termed if body.startswith(b"+TERM") else entry.acked).append(record.timestamp)
                     if answer is not None:
@@ -460,17 +464,22 @@ class Judge:
     def _find_hasty(
         self, consumer: Consumer, deliveries: Sequence[Delivery], said: dict[int, Said], letters: dict[int, list[Found]]
     ) -> Iterator[int]:
-        """Yield the sequences that no reader refused, and that came again, or have a dead letter, before the deadline."""
+        """Yield the sequences that came again, or have a dead letter, before the deadline, and more often so than readers asked
+        for by naks. Not those with +WPI, by which ack_wait may begin before a commit.
+
+        No history changes a deliver subject, which has all that waits delivered again.
+        """
         buried = {
             sequence
             for sequence, found in letters.items()
             if any(letter.header(DEAD_REASON) == UNDELIVERABLE for letter in found)
         }
+        early: Counter[int] = Counter()
         for sequence, before, at in self._list_again(consumer, deliveries, letters):
-            entry = said[sequence]
-            if entry.nakked or entry.termed or sequence in buried:
-                continue
-            if at < self._find_deadline(consumer, before.record) - 1:
+            if sequence not in buried and not (said[sequence].termed or said[sequence].progressed):
+                early[sequence] += at < self._find_deadline(consumer, before.record) - 1
+        for sequence, count in early.items():
+            if count > len(said[sequence].nakked):
                 yield sequence
 
     def _list_again(

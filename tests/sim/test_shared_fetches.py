@@ -6,11 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from overlay.config import Loaded
 from overlay.kafka import shared_fetches as module
@@ -24,7 +23,6 @@ from overlay.scan import Decoder, Records, make_plan
 
 from .host import Worker, read_config, warm_up
 from .kafka.fetch import Fetching
-from .reading import read_topic
 from .scenes import await_values, read_values, until
 from .test_unclean import cut
 from .world import World
@@ -246,35 +244,18 @@ def test_a_slow_fetcher_holds_up_no_other_one_and_gets_what_is_kept(
     run(2, act)
 
 
-def test_shards_whose_commits_take_longer_than_fetches_do_not_fall_behind() -> None:
-    """The fastest one fetches record by record. The others took its answers one by one, with a transaction for each, and were
-    up to KEEP_S behind."""
-    warm_up()
-    world = World(1, brokers=1)
-    world.network.faults = replace(world.network.faults, latency_s=(0.02, 0.04))
+def test_answers_that_end_within_a_batch_are_joined_without_its_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker cuts an answer off where enough bytes are sent, and the next answer has that batch whole."""
+    monkeypatch.setattr("overlay.kafka.fetcher.PARTITION_BYTES", 200)
 
-    async def history(world: World) -> None:
-        world.cluster.create_topic(TOPIC)
-        worker = Worker(world, "w", configure(world, SHARDS))
-        worker.start()
-        await write(world, TOPIC, ["0"])
-        for name in NAMES:
-            await await_values(world, f"out-{name}", ["0"])
-        await asyncio.sleep(JOINED_S)
-        count = 300
-        async with AIOKafkaProducer(bootstrap_servers=world.bootstrap) as producer:
-            for number in range(1, count):
-                await producer.send(TOPIC, b"%d" % number, key=b"k")
-                await asyncio.sleep(0.02)
-        for name in NAMES:
-            await until(lambda o=f"out-{name}": len(read_values(world, o)) == count, name)  # type: ignore[misc]
-        sent_at = {record.value: record.timestamp for record in read_topic(world.cluster, TOPIC)}
-        for name in NAMES:
-            delays = [each.timestamp - sent_at[each.value] for each in read_topic(world.cluster, f"out-{name}")]
-            assert max(delays[1:]) < 1_500, name
-        await worker.stop()
+    async def act(sharers: Sharers) -> None:
+        slow, fast = await sharers.meet()
+        for number in range(5, 17):
+            await write(sharers.world, "t", [str(number)])
+        for number, fetch in ((1, fast), (0, slow)):
+            assert await sharers.read(number, fetch, 17) == list(range(5, 17))
 
-    world.run(history)
+    run(2, act)
 
 
 @pytest.mark.parametrize("limit", [("KEEP_BYTES", 0), ("KEEP_S", 0.5)])

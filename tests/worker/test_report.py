@@ -153,7 +153,7 @@ def test_a_consumer_of_a_halted_partition_is_reported_as_stopped() -> None:
 def test_a_consumer_of_a_stopped_stream_waits_if_only_a_transaction_stops_it() -> None:
     why = {"S": "the ledger waits"}
     for blocked, state in ((), "stopped"), (("S",), "waiting"):
-        found = report(Cursors(), stopped=why, blocked=blocked)
+        found = report(place_at(5), stopped=why, blocked=blocked)
         assert (found["state"], found["reason"]) == (state, "the ledger waits")
 
 

@@ -68,7 +68,7 @@ def read_message(record: Message) -> Pulled:
     return Pulled(subject.decode(), token.decode(), record.key(), record.value(), headers)
 
 
-def collect(answers: Iterable[Message], batch: int, take: Callable[[Message], object]) -> None:
+def collect_pulled(answers: Iterable[Message], batch: int, take: Callable[[Message], object]) -> None:
     """Call `take` with the messages of a pull, until there are `batch` of them or a status says that no
     more come (_NO_MORE). `answers`: the records that answer the pull request. Heartbeats are passed
     over. Raises PullRefused for any other status, and Refused if the service answers the request with

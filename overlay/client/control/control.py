@@ -45,7 +45,7 @@ from overlay.kafka.properties import Properties
 from overlay.units import format_time
 
 from .ack_tokens import find_token
-from .answers import Pulled, PullFields, collect, read_answer, read_message
+from .answers import Pulled, PullFields, collect_pulled, read_answer, read_message
 from .consumer_info import ConsumerInfo, check_filters, read_info
 from .inbox import Inbox, NoAnswer, NoService, RequestRefused
 
@@ -265,7 +265,7 @@ class Control:
         if not more.get("no_wait"):
             body["expires"] = int(expires * _NANOSECONDS)
         with self._lock:
-            collect(self._send(Op.NEXT, body, timeout, quiet_s, stop), batch, take)
+            collect_pulled(self._send(Op.NEXT, body, timeout, quiet_s, stop), batch, take)
 
     @named()
     def ack(self, token: str) -> None:

@@ -37,6 +37,19 @@ ACKS = (
         history="test_incarnations.py::test_an_ack_settles_what_its_incarnation_gave_out",
     ),
     Mutant(
+        "late-commit-starts-the-timer-of-a-redelivery",
+        """Have a commit of the reader group past the first delivery of a message start the timer of its redelivery, which the
+        group has not read: it comes again, or is given up, while it lies unread behind others.""",
+        (
+            Change(
+                "overlay.consumer.window",
+                "leave_out(sequences, distinct(again[consumer_seqs > consumer_seq]))",
+                "sequences",
+            ),
+        ),
+        mend="867253c",
+    ),
+    Mutant(
         "incarnation-without-a-secret",
         """Name incarnations by the owner of the shard alone. All consumers of the shard have the same name then, so the
         reader of one can write acks that settle messages of the others.""",

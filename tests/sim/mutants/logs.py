@@ -141,8 +141,8 @@ LOGS = (
         (
             Change(
                 "overlay.kafka.shared_fetches",
-                "answer is None or answer.asked <= fetch.since or not",
-                "answer is None or not",
+                "first.asked <= since or not",
+                "not",
             ),
         ),
         history="test_shared_fetches.py::test_no_answer_is_used_that_was_asked_for_before_the_reader_began",
@@ -153,7 +153,7 @@ LOGS = (
         (
             Change(
                 "overlay.kafka.shared_fetches",
-                " or not answer.fits(fetch.position, fetch.epoch):\n",
+                " or not first.fits(position, epoch):\n",
                 ":\n",
             ),
         ),

@@ -10,17 +10,17 @@ from overlay.kafka.log_position import TopicPartition
 from .job_reads import Ends
 
 
-def spell_ends(ends: Ends) -> dict[str, list[int]]:
+def spell_spans(ends: Mapping[TopicPartition, tuple[int, int]]) -> dict[str, list[int]]:
     """Return spans of offsets by `topic/partition`, in their order."""
     return {f"{topic}/{partition}": list(span) for (topic, partition), span in sorted(ends.items())}
 
 
-def spell(values: Mapping[TopicPartition, int]) -> dict[str, int]:
+def spell_offsets(values: Mapping[TopicPartition, int]) -> dict[str, int]:
     """Return offsets by `topic/partition`, in their order."""
     return {f"{topic}/{partition}": value for (topic, partition), value in sorted(values.items())}
 
 
-def parse(values: Mapping[str, Any]) -> dict[TopicPartition, Any]:
+def parse_offsets(values: Mapping[str, Any]) -> dict[TopicPartition, Any]:
     """Return what is under each `topic/partition` by its partition. Raises ValueError for another name."""
     found: dict[TopicPartition, Any] = {}
     for name, value in values.items():
@@ -29,6 +29,6 @@ def parse(values: Mapping[str, Any]) -> dict[TopicPartition, Any]:
     return found
 
 
-def parse_ends(values: Mapping[str, Any]) -> Ends:
+def parse_spans(values: Mapping[str, Any]) -> Ends:
     """Return the spans under each `topic/partition`. Raises ValueError, also for a span that is no pair; TypeError."""
-    return {source: (start, stop) for source, (start, stop) in parse(values).items()}
+    return {source: (start, stop) for source, (start, stop) in parse_offsets(values).items()}
