@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from overlay.errors import OverlayError
@@ -42,10 +43,10 @@ class Limit:
     """What a batch that is planned now may read for consumers that have offsets of their own.
 
     `offsets`: about so many for each such consumer (`catch_up`, `read_part`), in addition to what the batch reads for
-    all; a consumer that is given its last messages and has no rate is not limited. `size`: and about so many bytes, of a
-    consumer in `sizes`: by name, how many bytes each offset has that it reads for itself. `now`: ms since 1970, the time of
-    the batch. `paces`: by name, of the consumers that have limits in their files. `log_starts`: the first offset that
-    the log of each partition still has.
+    all; for a consumer that is given its last messages and has no rate the driver finds a limit. `size`: and about so
+    many bytes, of a consumer in `sizes`: by name, how many bytes each offset has that it reads for itself. `now`: ms
+    since 1970, the time of the batch. `paces`: by name, of the consumers that have limits in their files. `log_starts`:
+    the first offset that the log of each partition still has.
     """
 
     offsets: int
@@ -105,13 +106,14 @@ class ConsumerPlan:
             ahead=-1,
         )
 
-    def cut_off(self, ends: Mapping[TopicPartition, int]) -> ConsumerPlan:
-        """Return the plan of a consumer that is not beyond these offsets, at which partitions have lost their last records."""
+    def cut_off(self, ends: Mapping[TopicPartition, int], least: int = 0) -> ConsumerPlan:
+        """Return the plan of a consumer that is not beyond these offsets, at which partitions have lost their last records.
+        `least`: the offset of the first record that it is to have by its file, which may be beyond them."""
         reads = {
             s: (min(start, ends.get(s, start)), min(stop, ends.get(s, stop))) for s, (start, stop) in self.reads.items()
         }
         return replace(
-            self, floors=lower(self.floors, ends), reads=reads, snapshot=lower(self.snapshot, ends), ahead=-1
+            self, floors=lower(self.floors, ends, least), reads=reads, snapshot=lower(self.snapshot, ends), ahead=-1
         )
 
     def count_lost(self, ends: Ends, log_starts: Mapping[TopicPartition, int], scanned: int) -> ConsumerPlan:
@@ -253,9 +255,14 @@ class BatchPlan:
             left={name: each.begin_anew(topics) for name, each in self.left.items()},
         )
 
-    def cut_off(self, ends: Mapping[TopicPartition, int]) -> BatchPlan:
+    def cut_off(
+        self, ends: Mapping[TopicPartition, int], firsts: Mapping[str, int] = MappingProxyType({})
+    ) -> BatchPlan:
         """Return the plan as the next batch has to see it, if these partitions have lost their last records, as by an unclean
         election: no consumer, also none that has left, is beyond the offsets `ends`, from which on they have other records.
+
+        But a consumer still begins at its offset in `firsts` (by name, that of its start sequence), and one that has left and
+        is not there still waits for an offset to which its log had not come.
         """
         if not ends:
             return self
@@ -266,12 +273,15 @@ class BatchPlan:
                 for s, (start, stop) in self.ends.items()
             },
             log_ends=lower(self.log_ends, ends),
-            consumers={name: each.cut_off(ends) for name, each in self.consumers.items()},
-            left={
-                name: replace(each, offsets=lower(each.offsets, ends), snapshot=lower(each.snapshot, ends))
-                for name, each in self.left.items()
-            },
+            consumers={name: each.cut_off(ends, firsts.get(name, 0)) for name, each in self.consumers.items()},
+            left={name: self._cut_left(each, ends, firsts.get(name)) for name, each in self.left.items()},
         )
+
+    def _cut_left(self, left: JobPosition, ends: Mapping[TopicPartition, int], first: int | None) -> JobPosition:
+        """Return the position of a consumer that has left, as `cut_off` says. `first`: its offset there, None if unknown."""
+        if first is None:
+            ends = {s: end for s, end in ends.items() if left.offsets.get(s, 0) <= self.log_ends.get(s, NO_LIMIT)}
+        return replace(left, offsets=lower(left.offsets, ends, first or 0), snapshot=lower(left.snapshot, ends))
 
     def draft(
         self, batch: int, ends: Ends, consumers: Mapping[str, ConsumerPlan], limit: Limit
@@ -408,7 +418,7 @@ def _plan_reads(
     offsets, lost = _skip_lost(offsets, ends, limit)
     snapshot = find_snapshot(consumer.snapshot, offsets)
     if snapshot:
-        # of all these offsets only those of the last messages are fetched, so they need no limit
+        # of all these offsets only those of the last messages are fetched: the driver, which knows them, limits these
         ahead = cut_at(snapshot, offsets, ends)
         reads = read_span(offsets, ahead, NO_LIMIT) if allowed is None else read_part(offsets, ahead, allowed)
     else:

@@ -79,6 +79,9 @@ def cut_at(snapshot: Mapping[TopicPartition, int], offsets: Mapping[TopicPartiti
     return cut
 
 
-def lower(offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return the offsets, none beyond that of its partition in `ends`, if it is there."""
-    return {source: min(at, ends.get(source, at)) for source, at in offsets.items()}
+def lower(
+    offsets: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], least: int = 0
+) -> dict[TopicPartition, int]:
+    """Return the offsets, none beyond that of its partition in `ends`, if it is there; but none is lowered to less than
+    `least`."""
+    return {source: max(min(at, ends.get(source, at)), min(at, least)) for source, at in offsets.items()}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_plan import BatchPlan, ConsumerPlan
 from overlay.state.job_reads import Ends
 from overlay.state.partitions import find_anew
 
-from .order import Merge
+from .runs import Merge
 
 BEYOND = 1 << 62
 """More than any offset."""
@@ -79,13 +80,20 @@ def pass_over(ends: Mapping[TopicPartition, tuple[int, int]], topics: Collection
     return {source: (0, 0) if source[0] in topics else span for source, span in ends.items()}
 
 
-def find_last(last: BatchPlan | None, batch: int, ids: Mapping[str, str], ends: Ends) -> BatchPlan | None:
+def find_last(
+    last: BatchPlan | None,
+    batch: int,
+    ids: Mapping[str, str],
+    ends: Ends,
+    firsts: Mapping[str, int] = MappingProxyType({}),
+) -> BatchPlan | None:
     """Return the plan that a batch follows: the last one of the journal, with what it says of topics that were created again
     since taken out, and of offsets that the log has lost at its end, unless the batch is run again. None for a new job.
-    `ids`: Kafka's ids of the topics, by the batch; `ends`: its offsets.
+    `ids`: Kafka's ids of the topics, by the batch; `ends`: its offsets. `firsts`: as in BatchPlan.cut_off.
     """
     if last is None or last.batch == batch:
         return last
     last = last.begin_anew(find_anew(last.ids, ids))
     # a batch begins before the end of the last one only if the log has ended before that
-    return last.cut_off({s: start for s, (start, _) in ends.items() if s in last.ends and start < last.ends[s][1]})
+    cuts = {s: start for s, (start, _) in ends.items() if s in last.ends and start < last.ends[s][1]}
+    return last.cut_off(cuts, firsts)

@@ -29,8 +29,9 @@ from overlay.subject.dictionary import Dictionary
 from .ahead import Passed, TaskGaps
 from .blocks import SCHEMA, make_runs, make_tally, pack
 from .following import NotNumbered
-from .order import Runs, find_places
+from .order import find_places
 from .readers import JobReader, JobScan
+from .runs import Runs
 
 BLOCK_BYTES = 1 << 20
 """Bytes from which on a block is handed on."""

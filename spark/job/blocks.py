@@ -62,7 +62,7 @@ DDL = (
 TALLY = -1
 """The number of the writer in a tally."""
 RUNS = -2
-"""The number of the writer in a row with the runs of a task for a consumer (order.Runs) as its data."""
+"""The number of the writer in a row with the runs of a task for a consumer (runs.Runs) as its data."""
 NO_CONSUMER = -1
 """The number of the consumer in a tally of offsets that retention removed before the task read them."""
 

@@ -10,7 +10,9 @@ from typing import Protocol
 
 from overlay.arrays import Ints
 from overlay.config import ConsumerConfig, StreamConfig
+from overlay.config.consumer import DeliverPolicy
 from overlay.errors import OverlayError
+from overlay.index.start_positions import find_first
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_pace import Pace
 from overlay.state.job_plan import ConsumerPlan
@@ -105,6 +107,11 @@ class JobConsumers:
             )
         return replace(self, scan=replace(self.scan, readers=tuple(readers)), writers=tuple(writers))
 
+    def find_firsts(self, partitions: int) -> dict[str, int]:
+        """Return the offset of the first record that each consumer is to have by its file, by name (`find_first_offset`).
+        `partitions`: of the stream."""
+        return {name_of(config): find_first_offset(config, partitions) for config in self.configs}
+
     @property
     def fingerprints(self) -> dict[str, str]:
         """The fingerprint of each config, by name."""
@@ -119,6 +126,13 @@ class JobConsumers:
 def find_pace(config: ConsumerConfig) -> Pace:
     """Return the rate limit and the pause in a consumer's file; equal to Pace() if it has neither."""
     return Pace(config.rate_limit_bps, -(-(config.pause_until or 0) // NS_PER_MS))
+
+
+def find_first_offset(config: ConsumerConfig, partitions: int) -> int:
+    """Return the offset before which a consumer is given nothing, also if it is above the end of the log: that of its start
+    sequence by `by_start_sequence`, in a stream of one partition; 0 for others. `partitions`: of the stream."""
+    is_awaited = config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE and partitions == 1
+    return find_first(config) - 1 if is_awaited else 0
 
 
 def name_of(config: ConsumerConfig) -> str:

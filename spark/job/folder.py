@@ -26,7 +26,7 @@ from overlay.errors import OverlayError
 from overlay.filter import Filter, compile_sql
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.pending.last_per_subject import find_lows, merge_lasts
-from overlay.index.start_positions import Start, find_first, find_start, patterns
+from overlay.index.start_positions import Start, find_start, patterns
 from overlay.index.topic import Index
 from overlay.kafka.admin import TopicFacts, connect
 from overlay.kafka.log_position import TopicPartition
@@ -45,7 +45,7 @@ from spark.output import Output, UnknownConsumer, find_output, name_refused
 from spark.partitions import TaskPartition
 from spark.plan import TRUNCATED, Planner, report_loss
 
-from .consumers import JobConsumers, Plan, Search, name_of
+from .consumers import JobConsumers, Plan, Search, find_first_offset, name_of
 from .ranges import find_digest
 from .readers import JobReader, JobScan
 
@@ -404,14 +404,14 @@ class JobFolder:
                 f"consumer {name_of(config)!r} was at offset {beyond[source]}, behind the log's end, {end}: {TRUNCATED}"
             )
             report_loss(f"{source[0]}-{source[1]}", what, self._ask.fails_on_loss)
-        return replace(at, offsets=lower(at.offsets, cuts), snapshot=lower(at.snapshot, cuts))
+        first = find_first_offset(config, len(at.offsets))
+        return replace(at, offsets=lower(at.offsets, cuts, first), snapshot=lower(at.snapshot, cuts))
 
 
 def find_read(config: ConsumerConfig, at: JobPosition) -> dict[TopicPartition, int]:
     """Return the offsets of a consumer's position that its owner has come to, without one that it only waits for: that of the
     first record by `by_start_sequence`, in a stream of one partition."""
-    is_by_sequence = config.deliver_policy is DeliverPolicy.BY_START_SEQUENCE
-    awaited = find_first(config) - 1 if is_by_sequence else 0
+    awaited = find_first_offset(config, len(at.offsets))
     return {source: offset for source, offset in at.offsets.items() if offset != awaited}
 
 

@@ -54,7 +54,7 @@ from .numbering import Count, Tables, find_merges, number, number_consumers, num
 from .ranges import parse_range
 from .readers import JobScan
 from .scanning import ScanTask, scan
-from .tasks import BatchTasks, TaskPlanner
+from .tasks import NO_OFFSETS, BatchTasks, TaskPlanner, cut, cut_lasts
 from .writing import JobWrite, write
 
 log = get_logger(__name__)
@@ -88,7 +88,7 @@ class Job:
     `check_owner`: raises unless this driver still owns the consumers. `note`: called with the plan of each batch that
     has been delivered, as it was before it was complete. `clock`: ms since 1970. `catch_up`: how many offsets a batch
     reads for a consumer that is behind the others, as the `limit` of overlay.state.job_reads.catch_up; `catch_up_bytes`: and
-    how many bytes, by estimate.
+    how many bytes, by estimate, also of its last messages.
     `extend_ledger`: gives sequences to what a batch has. `index`: indexes what a batch has had. `is_start_given`: whether
     the options say where the first batch begins, for all consumers.
     """
@@ -144,7 +144,7 @@ class Job:
             ends = dict(last.ends)
         gone = self._find_gone(batch, ids)
         only = find_only(last, ends, ids, gone)
-        last = find_last(last, batch, ids, ends)
+        last = find_last(last, batch, ids, ends, self.consumers.find_firsts(len(ends)))
         # a batch that is run again keeps its time
         now = last.now if last is not None and last.batch == batch else self.clock()
         self.extend_ledger({source: stop for source, (_, stop) in pass_over(ends, gone).items()}, only)
@@ -200,9 +200,29 @@ class Job:
         first = partial(draft_first, is_start_given=self.is_start_given)
         draft = first if batch.last is None else batch.last.draft
         drafts = draft(batch.number, batch.ends, new, limit)
-        if sizes := {} if batch.is_again else self._find_sizes(drafts):
-            return draft(batch.number, batch.ends, new, replace(limit, sizes=sizes))
-        return drafts
+        if batch.is_again:
+            return drafts
+        if sizes := self._find_sizes(drafts):
+            drafts = draft(batch.number, batch.ends, new, replace(limit, sizes=sizes))
+        return self._cut_snapshots(batch, drafts)
+
+    def _cut_snapshots(self, batch: JobBatch, drafts: Mapping[str, ConsumerPlan]) -> dict[str, ConsumerPlan]:
+        """Return the drafts of a batch with less of their last messages for the consumers for which it would read more than
+        `catch_up_bytes`."""
+        found = dict(drafts)
+        for at, (name, each) in enumerate(batch.leave_out_gone(drafts).items()):
+            if not each.snapshot or not any(start < stop for start, stop in each.reads.values()):
+                continue
+            lasts = self._planner.find_lasts(self.consumers, at, name, each)
+            spans = {
+                s: (int(own[0]), stop)
+                for s, (start, stop) in each.reads.items()
+                if (own := cut(lasts.get(s, NO_OFFSETS), start, stop)).size
+            }
+            if spans:
+                cuts = cut_lasts(lasts, each.reads, self.consumers.weigh(spans), self.catch_up_bytes)
+                found[name] = replace(drafts[name], reads={**drafts[name].reads, **{s: cuts[s] for s in spans}})
+        return found
 
     def _find_sizes(self, drafts: Mapping[str, ConsumerPlan]) -> dict[str, float]:
         """Return the bytes of each offset that a batch reads for a consumer alone, by name, for those for which it would read

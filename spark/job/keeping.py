@@ -57,7 +57,8 @@ from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, TopicFacts
 from overlay.kafka.connection import open_client
 from overlay.kafka.log_position import LogPosition, TopicPartition
-from overlay.kafka.own_topics import shard_id, shard_of, state_topic, workers_group
+from overlay.kafka.own_topics import index_topic, shard_id, shard_of, state_topic, workers_group
+from overlay.kafka.range_reader import StillOpen
 from overlay.logs import get_logger
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
@@ -160,7 +161,8 @@ class StreamKeeper:
         with_chunks: bool = False,
         may_lose: bool = False,
     ) -> None:
-        self._service, self._stream, self._followed = service, stream, Followed(stream.name, look)
+        self._service, self._stream = service, stream
+        self._followed = Followed(stream.name, index_topic(service.topics.prefix, stream.name), look, self._find_open)
         self._with_chunks, self._may_lose = with_chunks, may_lose
         self._thread = LoopThread("ledger")
         self._admin: Admin | None = None
@@ -205,7 +207,8 @@ class StreamKeeper:
         cannot continue it; the reason is logged once. Then a batch takes its sequences from the ledger that is in Kafka,
         and while a service runs, waits until that has come to `ends`, for following.FOLLOW_S seconds at most. A stream
         that still has no ledger after BEGIN_S gives no sequences: its records have 0, and nothing is tried for LOOK_S
-        seconds unless `only` is set.
+        seconds unless `only` is set. While a transaction is open in the index topic, the batch waits for its end,
+        for following.OPEN_S seconds at most.
 
         Raises NotNumbered if the ledger has not come to `ends`; CreatedAgain if a topic was created again and the job
         may not restart its partitions in the ledger, which has the sequences of other records; SourceUnavailable or
@@ -238,6 +241,9 @@ class StreamKeeper:
         """Return whether a batch has to wait for the ledger, since this error keeps the job from extending it to `ends`. If
         not, the batch takes the ledger that is in Kafka. Raises `error` or NotNumbered as `extend` does. `waited_s`: for
         how long it has waited."""
+        if isinstance(error, StillOpen):
+            self._followed.hold(error.offset, waited_s)
+            return True
         is_served = isinstance(error, ServiceRuns)
         self._tell("ledger", str(error), is_fault=not is_served)
         if isinstance(error, CreatedAgain):
@@ -260,6 +266,13 @@ class StreamKeeper:
             # Spark asks for a batch many times a second
             self._was_served, self._ask_at = self._thread.run(self._is_served()), monotonic() + MEMBERS_S
         return self._followed.limit(ends) if len(ends) > 1 and self._was_served else dict(ends)
+
+    def _find_open(self) -> int | None:
+        return self._thread.run(self._find_open_transaction())
+
+    async def _find_open_transaction(self) -> int | None:
+        admin, _ = await self._connect()
+        return await following.find_open(admin, self._followed.topic)
 
     async def _is_served(self) -> bool:
         """Return whether a service runs; False if the group of workers may not be looked at."""
@@ -544,7 +557,7 @@ class StreamKeeper:
         index.position, end = (await admin.find_bounds([(topic, 0)], committed=False))[topic, 0]
         for name in (topic, *stream.topic_names):
             await client.add_topic(name)
-        await index.read(client, topic, end)
+        await index.read(client, topic, end, following.PATIENCE_S)
         before, identity = state.topics.get((stream.name, topic)), facts[topic].identity
         is_strange = index.ledger.next_sequence > MOST_SEQUENCE
         if (before is not None and before != identity) or index.doubt >= 0 or is_strange:

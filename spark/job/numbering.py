@@ -13,7 +13,7 @@ from overlay.state.job_plan import BatchPlan, ConsumerPlan
 
 from .ahead import UNKNOWN
 from .blocks import NO_CONSUMER, RUNS, TALLY
-from .order import Merge, merge_runs, read_runs
+from .runs import Merge, merge_runs
 
 
 class Count(NamedTuple):
@@ -73,12 +73,12 @@ def tabulate(counts: Iterable[Count], tasks: int, consumers: int, writers: int) 
 
 
 def find_merges(counts: Iterable[Count]) -> dict[tuple[int, int], Merge]:
-    """Return the merges of a batch (order.py), by number of the task and of the consumer; none for a consumer whose records the
+    """Return the merges of a batch (runs.py), by number of the task and of the consumer; none for a consumer whose records the
     tasks find in the order of the stream."""
-    runs: dict[int, dict[int, Ints]] = {}
+    runs: dict[int, dict[int, bytes]] = {}
     for count in counts:
         if count.writer == RUNS:
-            runs.setdefault(count.consumer, {})[count.task] = read_runs(count.runs)
+            runs.setdefault(count.consumer, {})[count.task] = count.runs
     return {(task, consumer): each for consumer, of in runs.items() for task, each in merge_runs(of).items()}
 
 

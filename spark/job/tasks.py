@@ -68,6 +68,36 @@ def cut(offsets: Ints, start: int, stop: int) -> Ints:
     return offsets[low:high]
 
 
+def cut_lasts(
+    lasts: Mapping[TopicPartition, Ints],
+    reads: Mapping[TopicPartition, tuple[int, int]],
+    weights: Mapping[TopicPartition, float],
+    size: int,
+) -> Ends:
+    """Return what a batch reads for a consumer that is given its last messages, with each stop lowered so that about `size`
+    bytes are fetched at most; but at least one last message of each partition that has any.
+
+    `lasts`: the offsets of the last messages (int64, ascending). `reads`: what is left of them to read. `weights`: bytes of
+    each offset, by partition, at least for those with last messages in `reads`.
+    """
+    costs, total = dict[TopicPartition, Ints](), 0.0
+    for source, (start, stop) in reads.items():
+        if (wanted := cut(lasts.get(source, NO_OFFSETS), start, stop)).size:
+            between = np.diff(wanted, prepend=wanted[0] - 1)
+            # what lies between two that are far apart is not fetched (_Group.find_ranges)
+            costs[source] = np.cumsum(np.where(between > GAP, 1, between))
+            total += int(costs[source][-1]) * weights[source]
+    cuts = dict(reads)
+    if total <= size:
+        return cuts
+    for source, cost in costs.items():
+        start, stop = reads[source]
+        count = max(1, int(np.searchsorted(cost, int(cost[-1]) * size / total, side="right")))
+        if count < cost.size:
+            cuts[source] = start, int(cut(lasts[source], start, stop)[count])
+    return cuts
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchTasks:
     """The scan tasks of a batch, and how many records each consumer has in parts of the log by the chunk index.
@@ -163,12 +193,12 @@ class TaskPlanner:
             reads = ends if fails else each.find_readable(ends, log_starts)[0]
             key = repr((fails, sorted(reads.items()), name if each.snapshot else ""))
             if key not in groups:
-                only = self._find_lasts(consumers, at, name, each) if each.snapshot else None
+                only = self.find_lasts(consumers, at, name, each) if each.snapshot else None
                 groups[key] = _Group(reads, fails, only)
             groups[key].numbers.append(at)
         return list(groups.values())
 
-    def _find_lasts(
+    def find_lasts(
         self, consumers: JobConsumers, at: int, name: str, plan: ConsumerPlan
     ) -> Mapping[TopicPartition, Ints]:
         """Return the offsets of a consumer's last messages. They are searched for once, from where the first batch

@@ -49,8 +49,9 @@ from spark.kept import keep_connections
 
 from .ahead import count_pending
 from .blocks import unpack
-from .order import Merge, Merging, Part, find_places
+from .order import Merging, Part, find_places
 from .readers import JobScan
+from .runs import Merge
 
 SEND_BYTES = 4 << 20
 """Bytes of full batches that are sent together."""

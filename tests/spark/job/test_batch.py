@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from overlay.client.read.bounds import ReadBounds
 from overlay.client.read.offset_ranges import OffsetRange
 from overlay.config import ConsumerConfig
+from overlay.config.consumer import DeliverPolicy
 from overlay.config.stream import StreamConfig
 from overlay.kafka.log_position import TopicPartition
 from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition
@@ -31,6 +32,7 @@ from spark.job.job import Job, JobEnded, find_only
 from spark.job.numbering import Count
 from spark.job.ranges import RangesReader, parse_range
 from spark.job.readers import JobReader, JobScan
+from spark.job.runs import Runs
 from spark.job.scanning import ScanTask
 from spark.job.start import spell_start
 from spark.job.tasks import BatchTasks
@@ -154,6 +156,46 @@ def test_what_catches_up_is_bounded_by_bytes() -> None:
     assert asked == [{T: (0, 500)}, {T: (0, 500)}]
 
 
+def test_last_messages_are_bounded_by_bytes() -> None:
+    """A batch reads a part of them, also of those of a partition with few, and the next one goes on behind that. It counts what
+    lies between two that are fetched together, and not what lies between others."""
+    stops = {T: 1_000, U: 400_000}
+    lasts = {T: np.arange(5, 1_000, 10), U: np.array([7, 200_000, 399_999])}
+    weighed = list[Ends]()
+
+    def weigh(spans: Ends) -> dict[TopicPartition, float]:
+        weighed.append(spans)
+        return dict.fromkeys(spans, 1_000.0)
+
+    begin = ConsumerPlan("", 0, 0, 0, dict.fromkeys(stops, 0), snapshot=stops)
+    job = make_job(None, Log(IDS, []))
+    job.catch_up_bytes = 201_000
+    job.consumers = replace(
+        job.consumers,
+        weigh=weigh,
+        find_lasts=lambda number, offsets, snapshot: lasts,
+        configs=(ConsumerConfig.model_construct(stream="S", durable_name="c"),),
+        begins={"c": begin},
+    )
+    at, read, last = (
+        dict.fromkeys(stops, 0),
+        list[int](),
+        replace(LAST, consumers={}, ends=dict.fromkeys(stops, (0, 0))),
+    )
+    for number in range(5, 12):
+        ends: Ends = {source: (stop, stop) for source, stop in stops.items()}
+        drafts = job._draft(JobBatch(number, 1, ends, IDS, {s: (0, stop) for s, stop in stops.items()}, (), last))
+        reads = drafts["c"].reads
+        assert {source: start for source, (start, _) in reads.items()} == at
+        at = {source: stop for source, (_, stop) in reads.items()}
+        read.append(reads[T][1])
+        last = replace(last, batch=number, ends=ends, consumers=drafts)
+        if at == stops:
+            break
+    assert read == [205, 405, 605, 815, 1_000]
+    assert weighed[0] == {T: (5, 1_000), U: (7, 400_000)}
+
+
 @dataclass(frozen=True)
 class Output:
     topic: str
@@ -172,8 +214,11 @@ class Deliveries:
     def count(self, _: object) -> list[Count]:
         counts = [Count(task, 0, writer, False, rows, 10) for task, writer, rows in ((0, 0, 2), (0, 1, 1), (1, 1, 3))]
         if self.has_ledger:
-            runs = {task: np.array([[1 + task, 5 + task], [2, 1], [2, 1]], np.int64).tobytes() for task in (0, 1)}
-            counts += [Count(task, 0, RUNS, False, 0, 0, each) for task, each in runs.items()]
+            for task in (0, 1):
+                runs = Runs()
+                for place, records in ((1 + 2 * task, 2), (5 + task, 1)):
+                    runs.add(place + np.arange(records), np.arange(records), np.arange(records))
+                counts.append(Count(task, 0, RUNS, False, 0, 0, runs.to_bytes()))
         return counts
 
     def make_job(self, monkeypatch: pytest.MonkeyPatch, last: BatchPlan) -> Job:
@@ -273,6 +318,37 @@ def test_a_log_that_has_lost_its_end_has_other_records_there() -> None:
         "late": (15, 17), "own": (15, 17), "back": (15, 17),
     }  # fmt: skip
     assert {name: each.floors[T] for name, each in drafts.items()} == {"late": 15, "own": 0, "back": 15}
+
+
+def test_a_consumer_begins_at_its_start_sequence_also_when_the_log_has_lost_its_end() -> None:
+    """The sequence may be above the end of the log, or the consumer may have passed it."""
+    firsts = {"waits": 50, "passed": 12, "back": 50, "new": 0}
+    plans = {name: ConsumerPlan("f", 0, 0, 0, {T: at}) for name, at in firsts.items() if name != "back"}
+    # "away" is not in the files any more, so nothing but the ends of the log tells that it waits
+    left = {name: JobPosition({T: 50}, 0) for name in ("back", "away")} | {"read": JobPosition({T: 18}, 5)}
+    last = replace(LAST, ends={T: (10, 20)}, consumers=plans, left=left, log_ends={T: 20})
+    job = make_job(last, Log(IDS, []))
+    configs = [
+        ConsumerConfig.model_construct(stream="S", durable_name=name, **(by_sequence(at + 1) if at else {}))
+        for name, at in firsts.items()
+    ]
+    job.consumers = replace(
+        job.consumers,
+        configs=tuple(configs),
+        begins={name: ConsumerPlan("", 0, 0, 0, {T: 20}) for name in firsts},
+        weigh=lambda spans: dict.fromkeys(spans, 1.0),
+    )
+    assert job.consumers.find_firsts(2) == dict.fromkeys(firsts, 0)
+    ends: Ends = {T: (7, 17)}
+    cut = find_last(last, 5, IDS, ends, job.consumers.find_firsts(1))
+    assert cut is not None
+    drafts = job._draft(JobBatch(5, 1, ends, IDS, {T: (0, 17)}, (), cut))
+    assert {name: each.floors[T] for name, each in drafts.items()} == firsts
+    assert {name: each.offsets[T] for name, each in cut.left.items()} == {"back": 50, "away": 50, "read": 7}
+
+
+def by_sequence(sequence: int) -> dict[str, Any]:
+    return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": sequence}
 
 
 @pytest.mark.parametrize("last", [None, replace(LAST, ends={T: (0, 10)})])

@@ -42,6 +42,7 @@ def test_the_ledger_is_that_of_the_last_call(calls: list[tuple[float, bool, Over
     with pytest.MonkeyPatch.context() as patch, StreamKeeper(SERVICE, STREAM, lambda: NO_LEDGER) as keeper:
         patch.setattr(keeping, "monotonic", lambda: clock.now)
         patch.setattr(following, "BEGIN_S", 0.0)
+        patch.setattr(keeper._followed, "find_open", lambda: None)
         failed_at = -LOOK_S
         for pause, is_new, outcome in calls:
             clock.now += pause

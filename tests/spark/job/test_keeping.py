@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
 from overlay.client.read.indexes import KeptIndex
 from overlay.config import load
 from overlay.errors import CredentialsRefused, Fenced, OverlayError, SourceUnavailable
+from overlay.index.ledger.allocate import allocate
+from overlay.index.ledger.entries import encode
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.topic import Index
 from overlay.kafka.admin import Admin, connect
-from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.log_position import LogPosition, TopicPartition
 from overlay.kafka.own_topics import index_topic
+from spark.index import ensure_index
 from spark.job import following, keeping
 from spark.job.folder import JobFolder, choose_consumers
 from spark.job.following import NotNumbered
@@ -24,6 +30,7 @@ from spark.lease import PATIENCE_S
 from spark.options import Ask, read_options
 from spark.plan import Planner
 from tests.support.kafka import NewTopicFixture, add_partitions, create_again
+from tests.support.waiting import wait_until
 from tests.worker.scenes import Scene, await_caught_up, produce, read_committed, serve
 from tests.worker.scenes import scene as scene
 
@@ -133,6 +140,75 @@ def test_no_record_is_numbered_before_the_ledger_has_come_to_it(
             NotNumbered, match=rf"{topic}-1: the ledger of stream S has not come to offset 12.*a service"
         ):
             keeper.extend(more)
+
+
+def begin_ledger(scene: Scene, ends: Mapping[TopicPartition, int]) -> Producer:
+    """A producer whose open transaction has the first round of the ledger of stream S, up to these ends."""
+    loaded = load(scene.folder)
+
+    async def create() -> str:
+        async with connect({"bootstrap.servers": scene.bootstrap}) as (admin, _):
+            return await ensure_index(admin, loaded.streams["S"], loaded.service.topics)
+
+    entry = allocate(Ledger().standing, {source: (0, LogPosition(end)) for source, end in ends.items()})
+    assert entry is not None
+    key, value = encode("S", entry)
+    producer = Producer({"bootstrap.servers": scene.bootstrap, "transactional.id": scene.prefix})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(asyncio.run(create()), value, key)
+    assert producer.flush(30) == 0
+    return producer
+
+
+@pytest.mark.parametrize("keeper_is", ["the job", "a service", "none"])
+def test_a_ledger_behind_an_open_transaction_is_waited_for(
+    scene: Scene, new_topic: NewTopicFixture, monkeypatch: pytest.MonkeyPatch, keeper_is: str
+) -> None:
+    """It is not taken for no ledger: no record is without its sequence, and none gets a second one."""
+    topic = new_topic(2)
+    scene.add_stream("S", topic)
+    ends = {source: end for source, (_, end) in fill(scene, topic).items()}
+    producer = begin_ledger(scene, ends)
+
+    async def count(self: Admin, group: str) -> int:
+        return 1
+
+    async def count_of(self: Admin, groups: Collection[str], *, denied: object = None) -> dict[str, int]:
+        return dict.fromkeys(groups, 1)
+
+    async def fail(self: StreamKeeper, admin: object, client: object) -> None:
+        raise CredentialsRefused("no right")
+
+    if keeper_is == "a service":
+        monkeypatch.setattr(Admin, "count_members", count)
+        monkeypatch.setattr(Admin, "count_members_of", count_of)
+    elif keeper_is == "none":
+        monkeypatch.setattr(StreamKeeper, "_take", fail)
+    monkeypatch.setattr(following, "BEGIN_S", 0.0)
+    monkeypatch.setattr(following, "PATIENCE_S", 0.1)
+    place = f"{index_topic(scene.prefix, 'S')}-0@0"
+    with keep(scene) as keeper:
+        with monkeypatch.context() as patch, pytest.raises(NotNumbered, match=f"waits for .* that began at {place}: "):
+            patch.setattr(following, "OPEN_S", 0.0)
+            keeper.extend(ends)
+        if keeper_is == "a service":
+            assert keeper.find_reach(ends) == dict.fromkeys(ends, 0)
+        with ThreadPoolExecutor(1) as pool, capture_logs() as logged:
+            extended = pool.submit(keeper.extend, ends)
+            wait_until(lambda: bool(find_waits(logged, place)), 30, "the job says what it waits for")
+            assert not extended.done()
+            producer.commit_transaction(30)
+            assert extended.result(30) is (keeper_is == "the job")
+        assert len(find_waits(logged, place)) == 1
+        assert keeper.ledger is not None and list_sequences(keeper.ledger, ends) == list(range(1, 21))
+    assert read_ledger(scene).next_sequence == 21
+
+
+def find_waits(logged: list[MutableMapping[str, Any]], place: str) -> list[str]:
+    """The reasons of the lines that say that records wait for a transaction at this place."""
+    waits = [each["reason"] for each in logged if each["event"] == "records wait for their sequences"]
+    return [reason for reason in waits if place in reason]
 
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["without a ledger", "with a ledger"])

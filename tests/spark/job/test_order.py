@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.job.order import Merging, Runs, find_places, merge_runs, read_runs
+from spark.job.order import Merging, find_places
+from spark.job.runs import Runs, merge_runs
 
 TURNS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=1, max_size=12)
 """A ledger: partitions in turns, each with so many records that get the next sequences."""
@@ -41,7 +42,7 @@ def test_ranks_and_what_is_passed_follow_the_sequences(turns: list[tuple[int, in
                     if each in accepted:
                         own[number].append((each, rank, passed))
                         rank += 1
-    merges = merge_runs({number: read_runs(runs.to_bytes()) for number, runs in tasks.items()})
+    merges = merge_runs({number: runs.to_bytes() for number, runs in tasks.items()})
     ranks = {each: rank for rank, each in enumerate(sorted(accepted))}
     before = {each: at for at, each in enumerate(sorted(wanted), 1)}
     found = [number for number, rows in own.items() for _ in rows]
