@@ -48,7 +48,7 @@ def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
     shards. If no service answers, the rest comes from Kafka itself. A consumer whose file is gone is listed as removed,
     because its state is kept until `overlay consumer rm`.
     """
-    facts = look_around(open_folder(folder), asks_others=True)
+    facts = look_around(open_folder(folder), asks_others=True, as_json=as_json)
     if stream is not None:
         check_stream(facts, stream, folder)
     shown = [found for found in facts.consumers.values() if stream in (None, found.stream)]
@@ -73,7 +73,7 @@ def info(names: tuple[str, ...], folder: Path, as_json: bool) -> None:
     it has by `add` and `update`.
     """
     name = join_names(names)
-    facts = look_around(open_folder(folder), asks_others=True)
+    facts = look_around(open_folder(folder), asks_others=True, as_json=as_json)
     found = find_named(facts, name, folder)
     if as_json:
         from overlay.view.wire import describe_consumer

@@ -25,6 +25,8 @@ SETTINGS_HELP = (
     " env:NAME or file:PATH, never the secret."
 )
 """Of the option -X."""
+TABLES = "overlay.view.table"
+"""The module that prints facts; a library that it needs takes as long to load as Kafka takes to answer."""
 
 
 def config_option(command: Command) -> Command:
@@ -115,19 +117,29 @@ def open_control(folder: Path) -> Iterator[Control]:
         control.close()
 
 
-def look_around(loaded: Loaded, *, asks_others: bool = False) -> OverlayFacts:
+def look_around(loaded: Loaded, *, asks_others: bool = False, as_json: bool = False) -> OverlayFacts:
     """Return the facts about all streams and consumers: those of the running service, completed from Kafka; those in
     Kafka alone if no service of this config answers; or those of the service alone if Kafka does not. Blocks
     meanwhile.
 
-    `asks_others`: whether to ask all workers for their consumers. If neither answers, raises SourceUnavailable, or
-    CredentialsRefused if Kafka refuses this user.
+    `asks_others`: whether to ask all workers for their consumers. `as_json`: whether the facts are printed as JSON, so that
+    no tables are needed. If neither answers, raises SourceUnavailable, or CredentialsRefused if Kafka refuses this user.
     """
     import asyncio
+    import importlib
 
     from overlay.view.look import look
 
-    return asyncio.run(look(loaded, asks_others=asks_others))
+    async def ask() -> OverlayFacts:
+        # what prints the facts is loaded by a thread while Kafka and the service are asked
+        loading = None if as_json else asyncio.create_task(asyncio.to_thread(importlib.import_module, TABLES))
+        try:
+            return await look(loaded, asks_others=asks_others)
+        finally:
+            if loading is not None:
+                await loading
+
+    return asyncio.run(ask())
 
 
 def refuse_unknown(kind: str, name: str, known: Iterable[str], folder: Path) -> OverlayError:

@@ -26,14 +26,15 @@ def list_all(folder: Path, as_json: bool) -> None:
 
     Rates come from the running service. When none answers, the rest comes from Kafka itself.
     """
-    from overlay.view.console import make_console
-    from overlay.view.table import print_streams
-    from overlay.view.wire import describe_stream
-
-    facts = look_around(open_folder(folder))
+    facts = look_around(open_folder(folder), as_json=as_json)
     if as_json:
+        from overlay.view.wire import describe_stream
+
         print_facts(facts, streams=[describe_stream(s) for s in facts.streams.values()])
     else:
+        from overlay.view.console import make_console
+        from overlay.view.table import print_streams
+
         print_streams(make_console(), facts)
 
 
