@@ -17,8 +17,6 @@ from overlay.kafka.connection import open_client, reach
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import shard_of
 from overlay.state.amend import read_states
-from overlay.state.job_plan import BatchPlan
-from overlay.state.job_positions import NOT_BEGUN, InJob, find_in_jobs
 from overlay.state.partitions import list_sources
 from overlay.state.shard_state import ConsumerId, ShardState
 from overlay.units import format_time
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
     from aiokafka.client import AIOKafkaClient
 
     from overlay.control.registry import Registry
+    from overlay.state.job_plan import BatchPlan
+    from overlay.state.job_positions import InJob
 
 DEADLINE_S = 5.0
 """Seconds to wait for Kafka. Short, because a user waits at the terminal."""
@@ -63,7 +63,13 @@ class Memory:
 
     def find_in_jobs(self, consumer: ConsumerId) -> InJob | None:
         """Return a consumer as a Spark job has it; None if no job delivers it."""
-        return find_in_jobs(consumer, self.state_for(consumer).consumers.get(consumer), self.jobs)
+        known = self.state_for(consumer).consumers.get(consumer)
+        if not self.jobs and (known is None or not known.job):
+            return None
+        # loaded only where there are Spark jobs, as in _read_plans
+        from overlay.state.job_positions import find_in_jobs
+
+        return find_in_jobs(consumer, known, self.jobs)
 
     def known_consumers(self) -> list[ConsumerId]:
         """Return the ids of all consumers with a state, sorted."""
@@ -214,6 +220,8 @@ def _name_job(found: ConsumerFacts, job: InJob | None) -> ConsumerFacts:
     """Return the facts about a consumer that is left to Spark jobs, with what is known by its job; None if none has begun
     with it."""
     if job is None:
+        from overlay.state.job_positions import NOT_BEGUN
+
         return replace(found, state=SPARK, reason=NOT_BEGUN)
     rate = job.find_rate(now_ms())
     return replace(found, state=SPARK, reason=job.describe(), rate=rate, job=job.job, owner=job.owner)

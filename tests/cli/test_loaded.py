@@ -25,7 +25,7 @@ FILES = NEVER | {"numpy", "aiokafka", "confluent_kafka", "rich"}
 """For commands that read the config folder alone."""
 JOBS = {
     "overlay.state.handover",
-    "overlay.state.job_plan_codec",
+    "overlay.state.job_plan",
     "overlay.consumer.snapshot",
     "overlay.consumer.events",
 }
