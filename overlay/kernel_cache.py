@@ -42,26 +42,30 @@ _NO_FOLDER = (
 )
 
 FindStamp = Callable[[FunctionType], str]
+OnCompile = Callable[[], object]
 
 
-def make_dispatcher(function: FunctionType, options: dict[str, str | bool], find_stamp: FindStamp) -> Any:
+def make_dispatcher(
+    function: FunctionType, options: dict[str, str | bool], find_stamp: FindStamp, on_compile: OnCompile
+) -> Any:
     """Return numba's dispatcher of a function, which releases the GIL and keeps its machine code in a Cache on
-    disk. `options`: of numba.njit. `find_stamp`: returns what changes if the code has to be compiled again.
+    disk. `options`: of numba.njit. `find_stamp`: returns what changes if the code has to be compiled again. `on_compile`: is
+    called before the function is compiled.
     """
     dispatcher = nb.njit(nogil=True, **options)(function)
-    dispatcher._cache = Cache(function, find_stamp)
+    dispatcher._cache = Cache(function, find_stamp, on_compile)
     return dispatcher
 
 
 class Cache(FunctionCache):  # type: ignore[misc]
     """The cache on disk of one function's machine code, in place of numba's own."""
 
-    def __init__(self, function: FunctionType, find_stamp: FindStamp) -> None:
+    def __init__(self, function: FunctionType, find_stamp: FindStamp, on_compile: OnCompile) -> None:
         try:
             super().__init__(function)
         except RuntimeError as error:
             raise OverlayError(_NO_FOLDER) from error
-        self._function, self._find_stamp = function, find_stamp
+        self._function, self._find_stamp, self._on_compile = function, find_stamp, on_compile
         self._numbas = self.__dict__.pop("_cache_file")
 
     @cached_property
@@ -89,8 +93,12 @@ class Cache(FunctionCache):  # type: ignore[misc]
         tests/test_kernels.py loads every kernel of the service in this way.
         """
         rtsys.initialize(target_context)
+        found = None
         with self._guard_against_spurious_io_errors():
-            return self._load_overload(sig, target_context)
+            found = self._load_overload(sig, target_context)
+        if found is None:
+            self._on_compile()
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,16 @@ import enum
 import functools
 import hashlib
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from types import FunctionType, ModuleType
 from typing import Any, Literal, TypeVar, cast, overload
 
 import numpy as np
+
+from .kernel_progress import progress
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -84,8 +87,19 @@ class Kernel:
             # this is what imports numba: the first call pays for it, and not every command
             from .kernel_cache import make_dispatcher
 
-            made = self.__dict__["dispatcher"] = make_dispatcher(self.py_func, self._options, find_stamp)
+            on_compile = partial(progress.begin, count_ready)
+            made = self.__dict__["dispatcher"] = make_dispatcher(self.py_func, self._options, find_stamp, on_compile)
             return made
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether this process has compiled or loaded the function, for arguments of any types."""
+        return "dispatcher" in self.__dict__ and bool(self.dispatcher.overloads)
+
+    @property
+    def is_inlined(self) -> bool:
+        """Whether the function becomes a part of its callers, so that it is not compiled for itself unless Python calls it."""
+        return self._options.get("inline") == "always"
 
     @property
     def _numba_type_(self) -> Any:
@@ -96,6 +110,16 @@ class Kernel:
         if name.startswith("__") or "py_func" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.dispatcher, name)
+
+
+def count_ready() -> tuple[int, int]:
+    """Return how many kernels can be called by now without being compiled, and how many there are in the overlay's modules
+    that are loaded. Those that their callers take in are left out of both.
+    """
+    modules = [module for name, module in list(sys.modules.items()) if name.startswith("overlay.")]
+    found = {value for module in modules for value in list(vars(module).values()) if isinstance(value, Kernel)}
+    compiled = [kernel for kernel in found if not kernel.is_inlined]
+    return sum(kernel.is_ready for kernel in compiled), len(compiled)
 
 
 def find_stamp(function: FunctionType) -> str:

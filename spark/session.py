@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 from overlay.local.jars import fetch_jars
 
 from .datasource import OverlaySource
-from .java import find_java_home
+from .java import find_java_home, find_log_option
 from .tables import register_streams
 
 _SETTINGS = {
@@ -101,12 +101,14 @@ def _is_submitted() -> bool:
 @contextmanager
 def _environment(master: str | None) -> Iterator[None]:
     """Set, within the block, the environment variables that the launcher and the Python workers
-    read. What the user has set of PYSPARK_PYTHON and SPARK_LOCAL_IP stays, and JAVA_HOME is set only if
-    Java is still to be started. Afterwards the former values are back.
+    read. What the user has set of PYSPARK_PYTHON and SPARK_LOCAL_IP stays, and JAVA_HOME and SPARK_SUBMIT_OPTS are set only
+    if Java is still to be started. Afterwards the former values are back.
     """
     ours = {} if "PYSPARK_PYTHON" in os.environ else {"PYSPARK_PYTHON": sys.executable}
     if not _is_submitted() and SparkContext._gateway is None:
         ours["JAVA_HOME"] = str(find_java_home())
+        # before the user's options for Java, of which the last one counts
+        ours["SPARK_SUBMIT_OPTS"] = f"{find_log_option()} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip()
         if is_local(master) and "SPARK_LOCAL_IP" not in os.environ:
             # the address of Spark's web page, which has no setting of its own
             ours["SPARK_LOCAL_IP"] = LOOPBACK

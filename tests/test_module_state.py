@@ -47,6 +47,7 @@ SHARED = {
     "overlay.filter.parse._load": "a parser that is made twice is the same; each parse has a state of its own",
     "overlay.index.ledger.ledger._NO_LOCK": "contextlib.nullcontext has no state",
     "overlay.scan.borrow.borrow": "what it makes at the first compilation, numba makes with its own lock held",
+    "overlay.kernel_progress.progress": "two threads that look at the clock at once tell users twice, at worst",
     "overlay.kernels._stamp_file": "returns a string",
     "overlay.local.broker._children": "each use is one operation of a dict; the thread that removes a process waits for it",
     "overlay.logs._late": "set by a command before it opens threads; two threads that set logs up set up the same",

@@ -16,6 +16,7 @@ import click
 
 from overlay import __version__
 from overlay.errors import OverlayError
+from overlay.kernel_progress import progress
 
 from .collection import spare_collections
 from .groups import SuggestingGroup
@@ -120,6 +121,7 @@ def main() -> None:
         sys.meta_path.insert(0, _WithoutPandas())
     if sys.argv[1:2] and sys.argv[1] not in LASTING:
         spare_collections()
+    progress.tell = _tell_of_kernels
     try:
         overlay(prog_name="overlay")
     except OverlayError as error:
@@ -128,6 +130,10 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - of any library, or a bug
         _tell_unforeseen(error)
         sys.exit(UNFORESEEN)
+
+
+def _tell_of_kernels(done: int, of: int) -> None:
+    click.echo(f"compiling kernels, once for this installation: {done} of up to {of} ...", err=True)
 
 
 def _tell_unforeseen(error: Exception) -> None:

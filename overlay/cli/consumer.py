@@ -18,11 +18,13 @@ from .folder import (
     change_options,
     config_option,
     confirm,
+    is_drawn,
     look_around,
     look_options,
     open_control,
     open_folder,
     print_facts,
+    print_listing,
     refuse_unknown,
 )
 from .groups import SuggestingGroup
@@ -48,7 +50,7 @@ def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
     shards. If no service answers, the rest comes from Kafka itself. A consumer whose file is gone is listed as removed,
     because its state is kept until `overlay consumer rm`.
     """
-    facts = look_around(open_folder(folder), asks_others=True)
+    facts = look_around(open_folder(folder), asks_others=True, draws=not as_json and is_drawn())
     if stream is not None:
         check_stream(facts, stream, folder)
     shown = [found for found in facts.consumers.values() if stream in (None, found.stream)]
@@ -57,10 +59,9 @@ def list_all(stream: str | None, folder: Path, as_json: bool) -> None:
 
         print_facts(facts, consumers=[describe_consumer(found) for found in shown])
     else:
-        from overlay.view.console import make_console
-        from overlay.view.table import print_consumers
+        from overlay.view.listing import list_consumers
 
-        print_consumers(make_console(), facts, shown)
+        print_listing(list_consumers(facts, shown))
 
 
 @consumer.command()
@@ -73,7 +74,7 @@ def info(names: tuple[str, ...], folder: Path, as_json: bool) -> None:
     it has by `add` and `update`.
     """
     name = join_names(names)
-    facts = look_around(open_folder(folder), asks_others=True)
+    facts = look_around(open_folder(folder), asks_others=True, draws=not as_json)
     found = find_named(facts, name, folder)
     if as_json:
         from overlay.view.wire import describe_consumer

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from overlay.client.control.control import Control
     from overlay.config import Loaded
     from overlay.view.facts import OverlayFacts
+    from overlay.view.listing import Listing
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 SETTINGS_HELP = (
@@ -25,6 +26,8 @@ SETTINGS_HELP = (
     " env:NAME or file:PATH, never the secret."
 )
 """Of the option -X."""
+TABLES = "overlay.view.table"
+"""The module that prints facts; a library that it needs takes as long to load as Kafka takes to answer."""
 
 
 def config_option(command: Command) -> Command:
@@ -115,19 +118,52 @@ def open_control(folder: Path) -> Iterator[Control]:
         control.close()
 
 
-def look_around(loaded: Loaded, *, asks_others: bool = False) -> OverlayFacts:
+def look_around(loaded: Loaded, *, asks_others: bool = False, draws: bool = True) -> OverlayFacts:
     """Return the facts about all streams and consumers: those of the running service, completed from Kafka; those in
     Kafka alone if no service of this config answers; or those of the service alone if Kafka does not. Blocks
     meanwhile.
 
-    `asks_others`: whether to ask all workers for their consumers. If neither answers, raises SourceUnavailable, or
-    CredentialsRefused if Kafka refuses this user.
+    `asks_others`: whether to ask all workers for their consumers. `draws`: whether the facts are drawn as tables
+    then. If neither answers, raises SourceUnavailable, or CredentialsRefused if Kafka refuses this user.
     """
     import asyncio
+    import importlib
 
     from overlay.view.look import look
 
-    return asyncio.run(look(loaded, asks_others=asks_others))
+    async def ask() -> OverlayFacts:
+        # what prints the facts is loaded by a thread while Kafka and the service are asked
+        loading = asyncio.create_task(asyncio.to_thread(importlib.import_module, TABLES)) if draws else None
+        try:
+            return await look(loaded, asks_others=asks_others)
+        finally:
+            if loading is not None:
+                await loading
+
+    return asyncio.run(ask())
+
+
+def is_drawn() -> bool:
+    """Return whether lists are drawn on standard output: on a terminal, or where FORCE_COLOR asks for it. Elsewhere they are
+    plain lines.
+    """
+    import os
+    import sys
+
+    return bool(os.environ.get("FORCE_COLOR")) or (sys.stdout is not None and sys.stdout.isatty())
+
+
+def print_listing(listing: Listing) -> None:
+    """Print a list of streams or consumers on standard output."""
+    if not is_drawn():
+        from overlay.view.listing import write_plain
+
+        click.echo(write_plain(listing))
+        return
+    from overlay.view import table
+    from overlay.view.console import make_console
+
+    table.print_listing(make_console(), listing)
 
 
 def refuse_unknown(kind: str, name: str, known: Iterable[str], folder: Path) -> OverlayError:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from overlay.errors import OverlayError
+from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 
 from .folder import Command, refuse_unknown
 
@@ -63,11 +63,19 @@ def find_consumer(loaded: Loaded, name: str, folder: Path) -> ConsumerConfig:
 def find_anywhere(loaded: Loaded, name: str, folder: Path, kafka: Mapping[str, str]) -> ConsumerConfig:
     """Return the config of a consumer by NAME or STREAM/NAME, from its file; only if no file has the name, Kafka is asked
     for what the control topic has. Blocks. `kafka`: the settings to connect with. Raises OverlayError if it is unknown or
-    ambiguous.
+    ambiguous; SourceUnavailable or CredentialsRefused, with a suggestion from the files, if Kafka does not say.
     """
     if any(name in (id[1], "/".join(id)) for id in loaded.consumers):
         return find_consumer(loaded, name, folder)
-    return find_config(loaded, name, folder, kafka)
+    try:
+        return find_config(loaded, name, folder, kafka)
+    except (SourceUnavailable, CredentialsRefused) as error:
+        if not loaded.consumers:
+            raise
+        # a name that is nearly that of a file is more likely misspelt than made by request
+        unknown = refuse_unknown("consumer", name, map("/".join, loaded.consumers), folder)
+        kind = CredentialsRefused if isinstance(error, CredentialsRefused) else SourceUnavailable
+        raise kind(f"{unknown} in its files. Whether one was made by request is not known: {error}") from error
 
 
 def find_config(loaded: Loaded, name: str, folder: Path, kafka: Mapping[str, str]) -> ConsumerConfig:

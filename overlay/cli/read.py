@@ -127,7 +127,7 @@ def read(
                 with show_gauge(reading.progress, counting):
                     # the reading asks Kafka meanwhile, in a thread of its own
                     load_numba()
-                    tell_of_kernels()
+                    check_kernels()
                     collect_as_usual()
                     for batch in reading:
                         printer.print(batch)
@@ -174,15 +174,12 @@ def _note(
     return asked
 
 
-def tell_of_kernels() -> None:
-    """Print on stderr that kernels will be compiled, if they are not there yet. Raises OverlayError if there is no folder
-    for them.
-    """
+def check_kernels() -> None:
+    """Raise OverlayError if there is no folder for compiled kernels."""
     from overlay.kernel_cache import find_folder
     from overlay.scan.kernel import walk
 
-    if not find_folder(walk).is_filled:
-        click.echo("compiling kernels, which takes up to a minute or two, once ...", err=True)
+    find_folder(walk)
 
 
 @contextlib.contextmanager

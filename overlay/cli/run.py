@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from overlay.errors import ConfigError, FilePosition, OverlayError
+from overlay.kernel_progress import progress
 from overlay.logs import LEVELS, get_logger, is_readable, name_source, set_up_logs
 
 from .folder import config_option, log_options
@@ -129,7 +130,9 @@ async def serve(loaded: Loaded, folder: Path, *, is_child: bool = False) -> None
     """
     from overlay.worker.config_folder import watch_folder
     from overlay.worker.service import Service
+    from overlay.worker.warmup import log_progress
 
+    progress.tell = log_progress
     stop = stop_at_signals()
     if is_child:
         asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _heed, stop)

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .folder import change_options, confirm, look_around, look_options, open_folder, print_facts, refuse_unknown
+from .folder import (
+    change_options,
+    confirm,
+    is_drawn,
+    look_around,
+    look_options,
+    open_folder,
+    print_facts,
+    print_listing,
+    refuse_unknown,
+)
 from .groups import SuggestingGroup
 
 if TYPE_CHECKING:
@@ -26,15 +36,15 @@ def list_all(folder: Path, as_json: bool) -> None:
 
     Rates come from the running service. When none answers, the rest comes from Kafka itself.
     """
-    from overlay.view.console import make_console
-    from overlay.view.table import print_streams
-    from overlay.view.wire import describe_stream
-
-    facts = look_around(open_folder(folder))
+    facts = look_around(open_folder(folder), draws=not as_json and is_drawn())
     if as_json:
+        from overlay.view.wire import describe_stream
+
         print_facts(facts, streams=[describe_stream(s) for s in facts.streams.values()])
     else:
-        print_streams(make_console(), facts)
+        from overlay.view.listing import list_streams
+
+        print_listing(list_streams(facts))
 
 
 @stream.command()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from overlay.errors import SchemaError
 from overlay.field import Field, FieldKind
 from overlay.filter.fields import FIELDS
-from overlay.filter.nodes import Section
+from overlay.filter.section import Section
 from overlay.subject import SubjectRule, intersects
 
 from .document import Path

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, fie
 from overlay.field import Field as RecordField
 from overlay.field import FieldKind, parse_field
 from overlay.filter.fields import FIELDS, SECTIONS
-from overlay.filter.nodes import Section
+from overlay.filter.section import Section
 from overlay.subject import Pattern, SubjectRule, check_stream_subject
 from overlay.units import Duration, Size, parse_size
 

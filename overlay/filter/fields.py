@@ -7,7 +7,7 @@ fields.
 
 from __future__ import annotations
 
-from .nodes import Section
+from .section import Section
 
 SECTIONS = {
     "header": Section.HEADER,

@@ -14,18 +14,12 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
+from .section import Section as Section
+
 Span = tuple[int, int]
 """First and past-the-last character of a part of the text."""
 
 NOWHERE: Span = (0, 0)
-
-
-class Section(enum.StrEnum):
-    """The part of a message that a field is in."""
-
-    HEADER = "header"
-    PROPERTIES = "properties"
-    APPLICATION = "application_properties"
 
 
 class Compare(enum.Enum):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from overlay.clock import now_ms, now_ns
 from overlay.config import ConsumerConfig, Loaded, StreamConfig
@@ -15,14 +17,18 @@ from overlay.kafka.connection import open_client, reach
 from overlay.kafka.log_position import TopicPartition
 from overlay.kafka.own_topics import shard_of
 from overlay.state.amend import read_states
-from overlay.state.handover import read_plans
-from overlay.state.job_plan import BatchPlan
-from overlay.state.job_positions import NOT_BEGUN, InJob, find_in_jobs
 from overlay.state.partitions import list_sources
 from overlay.state.shard_state import ConsumerId, ShardState
 from overlay.units import format_time
 
 from .facts import ConsumerFacts, OverlayFacts, PartitionFacts, StreamFacts
+
+if TYPE_CHECKING:
+    from aiokafka.client import AIOKafkaClient
+
+    from overlay.control.registry import Registry
+    from overlay.state.job_plan import BatchPlan
+    from overlay.state.job_positions import InJob
 
 DEADLINE_S = 5.0
 """Seconds to wait for Kafka. Short, because a user waits at the terminal."""
@@ -57,7 +63,13 @@ class Memory:
 
     def find_in_jobs(self, consumer: ConsumerId) -> InJob | None:
         """Return a consumer as a Spark job has it; None if no job delivers it."""
-        return find_in_jobs(consumer, self.state_for(consumer).consumers.get(consumer), self.jobs)
+        known = self.state_for(consumer).consumers.get(consumer)
+        if not self.jobs and (known is None or not known.job):
+            return None
+        # loaded only where there are Spark jobs, as in _read_plans
+        from overlay.state.job_positions import find_in_jobs
+
+        return find_in_jobs(consumer, known, self.jobs)
 
     def known_consumers(self) -> list[ConsumerId]:
         """Return the ids of all consumers with a state, sorted."""
@@ -71,22 +83,55 @@ async def read_memory(loaded: Loaded) -> Memory:
     """
     kafka = loaded.service.kafka
     await reach(kafka, DEADLINE_S)
-    prefix = loaded.service.topics.prefix
     async with Admin(kafka) as admin:
-        # one client for all that is read: connecting takes several requests
-        client = await open_client(kafka)
+        # at once with the logs: most of the time of a command goes to one question after the other
+        looking = asyncio.create_task(_read_bounds(admin, loaded.streams.values()))
+        try:
+            states, jobs, registry = await _read_logs(loaded, admin)
+            topics, bounds, cluster = await looking
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+    return Memory(states, topics, bounds, cluster, registry.effective(), jobs)
+
+
+async def _read_bounds(
+    admin: Admin, streams: Collection[StreamConfig]
+) -> tuple[dict[str, TopicFacts], dict[TopicPartition, tuple[int, int]], str]:
+    """Return the topics of the streams by name, the log start and the committed end of each of their partitions, and the
+    cluster's id. Raises SourceUnavailable, CredentialsRefused."""
+    names = {topic for stream in streams for topic in stream.topic_names}
+    topics = await admin.find_topics(names, with_config=False)
+    sources = {source for stream in streams for source in find_partitions(stream, topics)}
+    return topics, await admin.find_bounds(sorted(sources)), await admin.find_cluster()
+
+
+async def _read_logs(loaded: Loaded, admin: Admin) -> tuple[list[ShardState], dict[str, BatchPlan], Registry]:
+    """Return the states of all shards, the plans of Spark jobs by name, and the consumers by file and by request. Raises as
+    `read_memory`."""
+    kafka, prefix = loaded.service.kafka, loaded.service.topics.prefix
+    # one client for all that is read: connecting takes several requests
+    client = await open_client(kafka)
+    try:
+        reading = asyncio.create_task(read_registry(kafka, admin, loaded, client=client))
         try:
             states = await read_states(client, admin, prefix)
             has_jobs = len(loaded.served) < len(loaded.consumers)
             has_jobs |= any(known.job for state in states for known in state.consumers.values())
-            jobs = await read_plans(client, admin, prefix) if has_jobs else {}
-            registry = await read_registry(kafka, admin, loaded, client=client)
+            jobs = await _read_plans(client, admin, prefix) if has_jobs else {}
+            return states, jobs, await reading
         finally:
-            await client.close()
-        topics = await admin.find_topics(topic for stream in loaded.streams.values() for topic in stream.topic_names)
-        sources = {source for stream in loaded.streams.values() for source in find_partitions(stream, topics)}
-        bounds, cluster = await admin.find_bounds(sorted(sources)), await admin.find_cluster()
-    return Memory(states, topics, bounds, cluster, registry.effective(), jobs)
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+    finally:
+        await client.close()
+
+
+async def _read_plans(client: AIOKafkaClient, admin: Admin, prefix: str) -> dict[str, BatchPlan]:
+    # most folders have no Spark jobs, and loading this takes as long as all questions to Kafka
+    from overlay.state.handover import read_plans
+
+    return await read_plans(client, admin, prefix)
 
 
 def find_partitions(stream: StreamConfig, topics: Mapping[str, TopicFacts]) -> list[TopicPartition]:
@@ -175,6 +220,8 @@ def _name_job(found: ConsumerFacts, job: InJob | None) -> ConsumerFacts:
     """Return the facts about a consumer that is left to Spark jobs, with what is known by its job; None if none has begun
     with it."""
     if job is None:
+        from overlay.state.job_positions import NOT_BEGUN
+
         return replace(found, state=SPARK, reason=NOT_BEGUN)
     rate = job.find_rate(now_ms())
     return replace(found, state=SPARK, reason=job.describe(), rate=rate, job=job.job, owner=job.owner)

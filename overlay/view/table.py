@@ -15,6 +15,7 @@ from overlay.config.spelling import list_settings
 from .acks import list_ack_rows, show_gate, show_pending
 from .facts import ConsumerFacts, IndexFacts, LedgerFacts, OverlayFacts, PartitionFacts, StreamFacts
 from .figures import UNKNOWN, show_bytes, show_count, show_rate, show_seconds
+from .listing import Listing
 
 if TYPE_CHECKING:
     from overlay.client.control.consumer_info import ConsumerInfo
@@ -33,39 +34,14 @@ _STYLES = {
 }
 
 
-def print_streams(console: Console, facts: OverlayFacts) -> None:
-    """Print the output of `overlay stream ls`."""
-    table = make_table(console, "stream", "state", "topics", right=("consumers", "partitions", "records/s", "behind"))
-    for found in facts.streams.values():
-        table.add_row(
-            Text(found.name),
-            _state(found.state),
-            Text(", ".join(found.topics)),
-            str(len(found.consumers)),
-            str(len(found.partitions)) if found.partitions else UNKNOWN,
-            show_rate(found.rate),
-            show_count(found.behind),
-        )
-    _print(console, table, facts, [(found.name, found.reason) for found in facts.streams.values()])
-
-
-def print_consumers(console: Console, facts: OverlayFacts, shown: Sequence[ConsumerFacts]) -> None:
-    """Print the output of `overlay consumer ls` for the consumers `shown`."""
-    table = make_table(
-        console, "stream", "consumer", "state", "output", right=("sequence", "records/s", "lag", "lag time")
-    )
-    for found in shown:
-        table.add_row(
-            Text(found.stream),
-            Text(found.name),
-            _state(found.state),
-            Text(found.deliver_subject or UNKNOWN),
-            show_count(found.consumer_sequence),
-            show_rate(found.rate),
-            show_count(found.lag_records),
-            show_seconds(found.lag_seconds),
-        )
-    _print(console, table, facts, [(f"{found.stream}/{found.name}", found.reason) for found in shown])
+def print_listing(console: Console, listing: Listing) -> None:
+    """Print the output of `overlay stream ls` or `overlay consumer ls`."""
+    table = make_table(console, *listing.left, right=listing.right)
+    for row in listing.rows:
+        words, numbers = row[: len(listing.left)], row[len(listing.left) :]
+        named = zip(listing.left, words, strict=True)
+        table.add_row(*(_state(word) if name == "state" else Text(word) for name, word in named), *numbers)
+    _print(console, table, listing.remarks)
 
 
 def print_stream(console: Console, facts: OverlayFacts, found: StreamFacts) -> None:
@@ -95,7 +71,7 @@ def print_stream(console: Console, facts: OverlayFacts, found: StreamFacts) -> N
             cells += [kept.chunks, kept.position, kept.behind] if kept else [None] * 3
         table.add_row(Text(name), *map(show_count, cells))
     has_rows = bool(found.partitions or index.partitions)
-    _print(console, Group(sheet, Text(), table) if has_rows else sheet, facts, [])
+    _print(console, Group(sheet, Text(), table) if has_rows else sheet, facts.notes)
 
 
 def print_consumer(console: Console, facts: OverlayFacts, found: ConsumerFacts) -> None:
@@ -131,7 +107,7 @@ def print_consumer(console: Console, facts: OverlayFacts, found: ConsumerFacts) 
             part = stream.partitions.get(name) if stream else None
             table.add_row(Text(name), show_count(position), show_count(part.end if part else None))
         parts += [Text(), table]
-    _print(console, Group(*parts), facts, [])
+    _print(console, Group(*parts), facts.notes)
 
 
 def show_unaddressed(found: StreamFacts) -> str:
@@ -221,10 +197,9 @@ def _state(word: str) -> Text:
     return Text(word, style=_STYLES.get(word, ""))
 
 
-def _print(console: Console, body: RenderableType, facts: OverlayFacts, reasons: Iterable[tuple[str, str]]) -> None:
+def _print(console: Console, body: RenderableType, remarks: Iterable[str]) -> None:
     console.print(body)
-    remarks = [f"{name}: {reason}" for name, reason in reasons if reason]
-    for line in [*remarks, *facts.notes]:
+    for line in remarks:
         console.print(Text(line), soft_wrap=True)
 
 

@@ -40,6 +40,7 @@ from overlay.index.topic import Index
 from overlay.kafka.fetched import Fetched
 from overlay.kafka.header_names import TOKEN
 from overlay.kafka.log_position import LogPosition
+from overlay.kernel_progress import progress
 from overlay.logs import get_logger
 from overlay.output.assemble import Body, make_envelope
 from overlay.output.batch_builder import OutputTopic
@@ -84,7 +85,7 @@ def load_kernels() -> None:
     garbage collection.
     """
     began = monotonic()
-    log.info("loading kernels; the first start of an installation compiles them, which takes up to two minutes")
+    log.info("loading kernels")
     for fields, codec in itertools.product((_STREAM, _PLAIN), (Codec.NONE, Codec.LZ4)):
         _load_pipeline(fields, codec, batches=1, chunk_batches=1)
         _load_pipeline(fields, codec, batches=4, chunk_batches=2)
@@ -210,5 +211,11 @@ def _load_dispatcher(stream: str, output_topic: OutputTopic | None, offers: list
     assert not dispatcher.slots[config.id].machine.state.window.pending.count
 
 
+def log_progress(done: int, of: int) -> None:
+    """Log how many kernels are compiled; a teller for overlay/kernel_progress.py."""
+    log.info("compiling kernels, once for this installation, which takes a minute or two", done=done, of=of)
+
+
 if __name__ == "__main__":
+    progress.tell = log_progress
     load_kernels()

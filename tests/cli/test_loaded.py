@@ -23,6 +23,15 @@ STREAMS = {"overlay.config.loader", "overlay.config.stream", "overlay.filter"}
 """The rules of the files that commands do not read if they ask the service."""
 FILES = NEVER | {"numpy", "aiokafka", "confluent_kafka", "rich"}
 """For commands that read the config folder alone."""
+JOBS = {
+    "overlay.state.handover",
+    "overlay.state.job_plan",
+    "overlay.consumer.snapshot",
+    "overlay.consumer.events",
+}
+"""What commands that show something need for the plans of Spark jobs alone."""
+TREES = {"overlay.filter.nodes"}
+"""What only folders with filters need."""
 
 PATIENT = """
 import overlay.client.control.control
@@ -64,9 +73,24 @@ def test_commands_that_show_something(trips: Trips) -> None:
     for words in (("consumer", "ls"), ("stream", "ls")):
         text, loaded = run(*words, "--config", trips.folder)
         assert "TRIPS" in text or words == ("consumer", "ls")
-        assert loaded & NEVER == set(), words
-    _, loaded = run("consumer", "ls", "--json", "--config", trips.folder)
-    assert loaded & (NEVER | {"rich"}) == set()
+        assert loaded & (NEVER | JOBS | TREES | {"rich"}) == set(), words
+        _, loaded = run(*words, "--json", "--config", trips.folder)
+        assert loaded & (NEVER | JOBS | TREES | {"rich"}) == set(), words
+
+
+def test_what_prints_facts_is_loaded_while_kafka_is_asked(trips: Trips) -> None:
+    watch = """
+import os, sys, threading
+os.environ["FORCE_COLOR"] = "1"  # as on a terminal
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "rich":
+            print("rich is loaded by", threading.current_thread().name, flush=True)
+sys.meta_path.insert(0, Watch())
+"""
+    for words in (("consumer", "ls"), ("stream", "ls")):
+        text, _ = run(*words, "--config", trips.folder, first=watch)
+        assert "rich is loaded by asyncio_" in text
 
 
 def test_commands_that_ask_the_service(trips: Trips, running_service: StartService) -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from overlay.cli.lookup import choose, find_served
-from overlay.errors import OverlayError
+from overlay.cli import lookup
+from overlay.cli.lookup import choose, find_anywhere, find_served
+from overlay.config import ConsumerConfig
+from overlay.errors import CredentialsRefused, OverlayError
 
 IDS = [("A", "rome"), ("B", "oslo"), ("B", "rome")]
 FOLDER = Path("config")
@@ -43,3 +45,33 @@ def test_the_service_is_asked_only_where_the_stream_is_left_out() -> None:
     assert find_served(control, "oslo", FOLDER) == ("B", "oslo")
     silent: Any = SimpleNamespace()
     assert find_served(silent, "C/rome", FOLDER) == ("C", "rome")
+
+
+def make_files(*names: str) -> Any:
+    """What `load` returns for a folder with these consumers of stream ORDERS."""
+    return SimpleNamespace(
+        consumers={("ORDERS", name): ConsumerConfig(stream="ORDERS", durable_name=name) for name in names}
+    )
+
+
+@pytest.mark.parametrize("wanted", ["bignorway", "ORDERS/bignorway"])
+def test_a_consumer_that_was_made_by_request_is_suggested(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    everywhere = SimpleNamespace(effective=lambda: make_files("paid", "big-norway"), definitions={})
+    monkeypatch.setattr(lookup, "_read_registry", lambda *_: everywhere)
+    with pytest.raises(OverlayError, match=re.escape(f"no consumer '{wanted}'. Did you mean ORDERS/big-norway?")):
+        find_anywhere(make_files("paid"), wanted, FOLDER, {})
+
+
+def test_files_are_looked_through_where_kafka_does_not_say_what_was_made_by_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> Any:
+        raise CredentialsRefused("overlay.control: Kafka does not allow Read. Grant it")
+
+    monkeypatch.setattr(lookup, "_read_registry", refuse)
+    message = (
+        "config: there is no consumer 'bignorway'. Did you mean ORDERS/big-norway? There is ORDERS/big-norway in its files."
+        " Whether one was made by request is not known: overlay.control: Kafka does not allow Read. Grant it"
+    )
+    with pytest.raises(CredentialsRefused, match=re.escape(message)):
+        find_anywhere(make_files("big-norway"), "bignorway", FOLDER, {})

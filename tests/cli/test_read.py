@@ -140,7 +140,7 @@ def test_what_a_consumer_would_get(config: Config, folder: Path) -> None:
             (("--consumer", "late", "--subject", "trips.>"), 2, "consumer and subjects each say what passes"),
             (("OTHER", "--consumer", "TRIPS/late"), 2, "--consumer TRIPS/late is not of stream OTHER"),
             (("--consumer", "late", "--topic", "t"), 2, "name a --consumer or a --topic, not both"),
-            (("--consumer", "latte"), 1, "there is no consumer 'latte'"),
+            (("--consumer", "latte"), 1, "there is no consumer 'latte'. Did you mean late?"),
             (("OTHER", "--consumer", "late"), 1, "there is no consumer 'OTHER/late'. Did you mean TRIPS/late?"),
         ):
             done = run(*words, *config, code=code)

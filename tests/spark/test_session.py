@@ -14,7 +14,7 @@ from overlay.errors import OverlayError
 from overlay.local.java import find_java, read_release
 from spark import java
 from spark.connection import for_java, for_sink, for_spark
-from spark.java import MODULE, find_java_home, write_shim
+from spark.java import MODULE, find_java_home, find_log_option, write_shim
 from spark.session import find_connector, is_local, overlay_session
 from tests.spark.deliveries import Delivery, deliver, write_folder
 from tests.support.kafka import NewTopicFixture
@@ -201,7 +201,11 @@ import socket
 from urllib.parse import urlsplit
 from spark.session import overlay_session
 
-session = overlay_session("page", "local[1]", conf={"spark.ui.port": "0", "spark.log.level": "ERROR"})
+session = overlay_session("page", "local[1]", conf={"spark.ui.port": "0"})
+loggers = session._jvm.org.apache.logging.log4j.LogManager
+stopped = "Failed to cancel job group 7. Cannot find active jobs for it."
+for name, text in [("sql.Other", "a warning"), ("scheduler.DAGScheduler", stopped), ("scheduler.DAGScheduler", "another")]:
+    loggers.getLogger("org.apache.spark." + name).warn(text)
 page = urlsplit(session.sparkContext.uiWebUrl)
 
 def answers(host):
@@ -216,11 +220,26 @@ session.stop()
 """
 
 
+def test_settings_of_logs_are_those_of_the_user_if_there_are_any(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = bare / "conf"
+    conf.mkdir()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(conf))
+    (conf / "log4j2.properties.template").touch()
+    option = find_log_option()
+    assert option.startswith('"-Dlog4j2.configurationFile=file:///') and "a%20cache" in option
+    assert find_log_option() == option, "the file is made once"
+    (conf / "log4j2.properties").touch()
+    assert find_log_option() == ""
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_spark_s_page_is_bound_to_loopback_where_executors_are_local(tmp_path: Path) -> None:
-    """A server of all addresses would answer at each address of the loopback interface."""
-    environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_IP"}
+def test_a_local_session(tmp_path: Path) -> None:
+    """Spark's page is bound to loopback: a server of all addresses would answer at each address of that interface. On stderr
+    Spark says nothing by itself, and what is logged comes, but for a warning of each end.
+    """
+    left_out = "SPARK_LOCAL_IP", "SPARK_CONF_DIR", "SPARK_HOME"
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
     environment["PYTHONPATH"] = str(Path(java.__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", PAGE],
@@ -233,6 +252,9 @@ def test_spark_s_page_is_bound_to_loopback_where_executors_are_local(tmp_path: P
     )
     assert done.returncode == 0, done.stderr[-6000:]
     assert done.stdout[done.stdout.index("FOUND") :].split() == ["FOUND", "127.0.0.1", "True", "False"]
+    # Java's own line, of one that has the module
+    told = [line for line in done.stderr.splitlines() if line and "incubator modules" not in line]
+    assert [line.partition(" WARN ")[2] for line in told] == ["Other: a warning", "DAGScheduler: another"], told
 
 
 @pytest.mark.slow

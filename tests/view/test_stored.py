@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -16,7 +20,7 @@ from overlay.state.job_plan import BatchPlan, ConsumerPlan, JobPosition
 from overlay.state.job_positions import InJob
 from overlay.state.shard_state import ConsumerState, ShardState
 from overlay.view.rewind import Where, plan_rewind
-from overlay.view.stored import Memory, describe_memory
+from overlay.view.stored import Memory, describe_memory, read_memory
 from tests.config.folders import load_files
 
 SOURCE = ("flights", 0)
@@ -44,6 +48,61 @@ def remember(identity: str = "id-1") -> Memory:
         {("FLIGHTS", "flights"): "id-1"},
     )
     return Memory([state], {"flights": TopicFacts("flights", identity, 1, {})}, {SOURCE: (5, 50)})
+
+
+class Asked:
+    """In place of an Admin: each question waits until logs are asked for as well."""
+
+    def __init__(self, together: asyncio.Barrier) -> None:
+        self.together = together
+
+    async def __aenter__(self) -> Asked:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def find_topics(self, names: Iterable[str], *, with_config: bool = True) -> dict[str, TopicFacts]:
+        assert not with_config, "the configurations are for nothing"
+        await self.together.wait()
+        return {name: TopicFacts(name, "id-1", 1, {}) for name in names}
+
+    async def find_bounds(self, sources: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[int, int]]:
+        return dict.fromkeys(sources, (5, 50))
+
+    async def find_cluster(self) -> str:
+        return "the cluster"
+
+
+async def test_kafka_is_asked_for_all_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ends of the streams, the states and the requested consumers; each answers once all were asked for."""
+    together = asyncio.Barrier(3)
+    loaded = load(tmp_path)
+
+    async def reach(*_: object) -> None:
+        pass
+
+    async def close() -> None:
+        pass
+
+    async def open_client(_: object) -> Any:
+        return SimpleNamespace(close=close)
+
+    async def read_states(*_: object) -> list[ShardState]:
+        await together.wait()
+        return remember().states
+
+    async def read_registry(*_: object, client: object) -> Any:
+        await together.wait()
+        return SimpleNamespace(effective=lambda: loaded)
+
+    made = {"Admin": lambda _: Asked(together), "reach": reach, "open_client": open_client}
+    for name, stub in {**made, "read_states": read_states, "read_registry": read_registry}.items():
+        monkeypatch.setattr(f"overlay.view.stored.{name}", stub)
+    async with asyncio.timeout(60):
+        found = await read_memory(loaded)
+    assert (found.cluster, dict(found.bounds)) == ("the cluster", {SOURCE: (5, 50)})
+    assert found.states == remember().states
 
 
 def test_positions_and_lag(tmp_path: Path) -> None:
