@@ -82,7 +82,7 @@ def nak(tokens: tuple[str, ...], delay: str | None, folder: Path) -> None:
 
 @click.command()
 @_tokens
-@click.option("--reason", default="", help="Stands in the advisory and in the dead letter.")
+@click.option("--reason", default="", help="Stands in the advisory (topic PREFIX.events), and not in the dead letter.")
 @config_option
 def term(tokens: tuple[str, ...], reason: str, folder: Path) -> None:
     """Stop all further deliveries of messages.

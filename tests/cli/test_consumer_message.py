@@ -62,6 +62,10 @@ def test_messages_by_hand(trips: Trips, running_service: StartService) -> None:
     with CommittedReader(trips.bootstrap, letters) as reader:
         (letter,) = await_records(reader, 1)
     assert (letter.value, letter.header(b"Overlay-Dead-Reason")) == (b"2", b"term")
+    # the text of the reason is in the advisory alone, as --help says
+    assert b"no such airport" not in [value for _, value in letter.headers]
+    advisories = [json.loads(seen.value or b"{}") for seen in read_committed(trips.bootstrap, f"{trips.prefix}.events")]
+    assert [seen["reason"] for seen in advisories if "reason" in seen] == ["no such airport"]
     replay = ("consumer", "replay-dead-letter", "work")
     assert "replayed 0 of 1" in trips.run(*replay, "--dry-run")
     assert "Say --yes" in trips.run(*replay, code=1)

@@ -243,7 +243,7 @@ class Message(Delivered):
 
     def term(self, reason: str = "") -> None:
         """Queue a request that the message is never delivered again. `reason`: for the service's
-        advisory. Raises AlreadySettled, NoAckWanted, Closed.
+        advisory in `<prefix>.events`; the dead letter says only `term`. Raises AlreadySettled, NoAckWanted, Closed.
         """
         self._settle(Verb.TERM, cut_reason(reason))
 
@@ -287,7 +287,7 @@ class AsyncMessage(Delivered):
 
     async def term(self, reason: str = "") -> None:
         """Queue a request that the message is never delivered again. `reason`: for the service's
-        advisory. Raises AlreadySettled, NoAckWanted, Closed.
+        advisory in `<prefix>.events`; the dead letter says only `term`. Raises AlreadySettled, NoAckWanted, Closed.
         """
         self._settle(Verb.TERM, cut_reason(reason))
 
