@@ -324,7 +324,7 @@ class Service:
         """Return the bodies of /service, /streams and /consumers, by the keys `service`, `streams` and
         `consumers`."""
         if self.shard_manager is None:
-            found = report_service(self.loaded, [], self.rates, self.lags, (), self.jobs)
+            found = report_service(self.loaded, [], self.rates, self.lags, (), self.jobs, self.trouble)
         else:
             found = self.shard_manager.report()
         place = {"cluster": self.cluster, "shards": sorted(self._list_owned()), "shard_count": self._count_shards()}
