@@ -193,7 +193,9 @@ class Delivered:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Topic, partition and offset of the record that delivered the message, not of the source record."""
+        """Topic, partition and offset of the record that brought the message, not of the source record. That of a pulled
+        message is in the topic of answers.
+        """
         record = self._record
         return record.topic(), record.partition(), record.offset()
 
