@@ -106,7 +106,8 @@ def test_a_consumer_that_is_starting_has_the_reason_of_its_worker() -> None:
     found = report_service(
         cast("Any", loaded), [], Rates(began=0), Lags(), {("S", "d")}, JobStandings(), "loading kernels"
     )
-    assert [(each["state"], each["reason"]) for each in found["consumers"]] == [("starting", "loading kernels"), ("elsewhere", "")]
+    told = [(each["state"], each["reason"]) for each in found["consumers"]]
+    assert told == [("starting", "loading kernels"), ("elsewhere", "")]
 
 
 def test_readiness_names_each_stop_once_and_goes_through_no_partition() -> None:
