@@ -61,7 +61,7 @@ def nak(deliveries: DataFrame, config: Config, delay: timedelta | None = None) -
 def term(deliveries: DataFrame, config: Config, reason: str = "") -> None:
     """Request that these messages are never delivered again. Writes as `ack` does.
 
-    `reason`: for the advisory and the dead letter.
+    `reason`: for the advisory in `<prefix>.events`; the dead letter says only `term`.
     """
     _write(deliveries, Verb.TERM.value + (f" {reason}".encode() if reason else b""), config)
 

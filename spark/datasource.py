@@ -22,6 +22,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
+from overlay.errors import OverlayError
 from overlay.inspect.outside import explain_outside
 from overlay.logs import get_logger
 
@@ -71,7 +72,11 @@ class OverlaySource(DataSource):
         return OverlayStreamReader(ask, schema)
 
     def _ask(self) -> Ask:
-        return read_options(dict(self.options))
+        try:
+            return read_options(dict(self.options))
+        except OverlayError as error:
+            # Spark shows the traceback above the message, which says everything
+            raise error.with_traceback(None) from None
 
 
 class OverlayReader(DataSourceReader):

@@ -280,10 +280,10 @@ def find_consumer(name: str, stream: str, loaded: Loaded | None) -> ConsumerConf
         if Path(problem.place.file).stem == name:
             raise problem
     known = sorted(own for of, own in loaded.consumers if stream in ("", of))
-    there = f" There is {', '.join(known)}." if known else " There is none."
+    file = Path(loaded.files[""].file).parent / "consumers" / f"{name}.yaml"
     raise UnknownConsumer(
-        f"no file describes a consumer {name!r}.{suggest(name, known)}{there} If it was made by request, `overlay consumer"
-        f" export {name}` writes its file"
+        f"no file describes a consumer {name!r}.{suggest(name, known)} If it was made by request, `overlay consumer export"
+        f" {name} --out {file}` writes its file. " + (f"There is {', '.join(known)}" if known else "There is no other")
     )
 
 

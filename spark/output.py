@@ -100,9 +100,23 @@ def find_output(config: Config, name: str, stream: str = "", *, by_request: bool
     if not consumer.is_push:
         raise UnknownConsumer(
             f"{name!r} of stream {consumer.stream!r} is a pull consumer: it has no output topic to read"
+            + (_advise_pull(loaded, consumer) if by_request else "")
         )
     service = loaded.service
     return Output(check_settings(service.kafka), service.topics.prefix, loaded.streams[consumer.stream], consumer)
+
+
+def _advise_pull(loaded: Loaded, consumer: ConsumerConfig) -> str:
+    """Return, after a full stop, how Spark reads the records that a pull consumer's filters accept."""
+    folder = Path(loaded.files[""].file).parent
+    read = f'. What its filters accept is read by spark.read.format("overlay").option("config", "{folder}")'
+    read += f'.option("consumer", "{consumer.id[1]}").load()'
+    if consumer.id in loaded.consumers:
+        return read
+    file = folder / "consumers" / f"{consumer.id[1]}.yaml"
+    return (
+        f"{read}, once `overlay consumer export {consumer.stream} {consumer.id[1]} --out {file}` has written its file"
+    )
 
 
 def _select(known: Iterable[ConsumerConfig], name: str, stream: str) -> list[ConsumerConfig]:

@@ -129,7 +129,7 @@ def rm(names: tuple[str, ...], folder: Path, yes: bool, force: bool) -> None:
     STREAM may be left out if only one stream has a consumer of this name. The state is its positions,
     its sequence and its pending acks. A consumer that was made by `add` is removed as well. For a
     consumer with a file, remove the file first. With --force it begins anew instead, by its
-    deliver_policy and with sequence 1. Output topics stay as they are.
+    deliver_policy and with sequence 1. An output topic stays as it is.
     """
     import asyncio
 
@@ -149,7 +149,7 @@ def rm(names: tuple[str, ...], folder: Path, yes: bool, force: bool) -> None:
         click.echo(f"nothing is remembered of consumer {stream}/{name}, so there is nothing to remove")
         return
     print_consumer(make_console(), facts, found)
-    click.echo(f"\nThis state of {stream}/{name} is removed for good. Its output topic stays as it is.")
+    click.echo(f"\nThis state of {stream}/{name} is removed for good.{describe_output(found)}")
     if found.id in loaded.consumers:
         click.echo("Its file is still there: it begins anew by its deliver_policy, with sequence 1.")
     confirm("Remove it?", yes=yes)
@@ -159,6 +159,15 @@ def rm(names: tuple[str, ...], folder: Path, yes: bool, force: bool) -> None:
     else:
         asyncio.run(removal.run(loaded))
     click.echo(f"consumer {stream}/{name} is removed")
+
+
+def describe_output(found: ConsumerFacts) -> str:
+    """Return what becomes of a consumer's output topic when it is removed, as a sentence after a blank. "" if it is a pull
+    consumer, which has none. Of a consumer whose file is gone, neither its kind nor the topic is known.
+    """
+    if found.deliver_subject:
+        return f" Its output topic {found.deliver_subject} stays as it is."
+    return "" if found.config is not None else " An output topic of it stays as it is."
 
 
 def check_stream(facts: OverlayFacts, stream: str, folder: Path) -> None:

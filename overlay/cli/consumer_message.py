@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from overlay.errors import OverlayError
+
 from .folder import (
     change_options,
     config_option,
@@ -52,8 +54,9 @@ def pull(names: tuple[str, ...], count: int, wait: str, is_acked: bool, folder: 
             print_json(describe_pulled(message)) if as_json else _print_pulled(message)
             if is_acked:
                 control.ack(message.token)
+        pause = "" if found else explain_pause(control, stream, name)
     if not found:
-        click.echo(f"no message of {stream}/{name} within {wait}", err=True)
+        click.echo(f"no message of {stream}/{name} within {wait}{pause}", err=True)
 
 
 @click.command()
@@ -82,7 +85,7 @@ def nak(tokens: tuple[str, ...], delay: str | None, folder: Path) -> None:
 
 @click.command()
 @_tokens
-@click.option("--reason", default="", help="Stands in the advisory and in the dead letter.")
+@click.option("--reason", default="", help="Stands in the advisory (topic PREFIX.events), and not in the dead letter.")
 @config_option
 def term(tokens: tuple[str, ...], reason: str, folder: Path) -> None:
     """Stop all further deliveries of messages.
@@ -142,6 +145,20 @@ def replay(
         print_json({"topic": topic, "replayed": done, "letters": letters_wire})
     else:
         click.echo(f"replayed {done} of {len(found)}" if found else f"no dead letters of {stream}/{name} in {letters}")
+
+
+def explain_pause(control: Control, stream: str, name: str) -> str:
+    """Return, after a colon, that a consumer is paused, until when, and how to end that; "" if it is not paused, or if the
+    service does not say. Asks the service.
+    """
+    try:
+        info = control.info(stream, name)
+    except OverlayError:
+        return ""
+    if not info.paused:
+        return ""
+    until = f" {info.reason}" if info.state == "paused" else ""
+    return f": the consumer is paused{until}. `overlay consumer resume {stream} {name}` ends the pause"
 
 
 def describe_pulled(message: Pulled) -> dict[str, Any]:

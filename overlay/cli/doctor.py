@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 def doctor(folder: Path, as_json: bool) -> None:
     """Look at everything that the service depends on, and say what is wrong and what to do.
 
-    Files, Kafka's version and settings, rights, retention, clocks, workers, compiled kernels and Java. Nothing is written or
-    created. Exit code 1 if there is an error; warnings and notes leave it at 0.
+    Files, Kafka's version and settings, rights, retention, clocks, workers, the HTTP address, compiled kernels and Java.
+    Nothing is written or created. Exit code 1 if there is an error; warnings and notes leave it at 0.
     """
     import logging
 
@@ -135,13 +135,39 @@ def _examine_workers(fleet: tuple[Look, int | None] | OverlayError) -> Iterator[
 
 
 def examine_machine(loaded: Loaded) -> Iterator[Diagnosis]:
-    """Yield what is to be said of this machine: compiled kernels and Java."""
+    """Yield what is to be said of this machine: the address of the service, compiled kernels and Java."""
     from overlay.config.consumer import Engine
     from overlay.inspect.health.machine import judge_java, judge_kernels
 
+    yield examine_listen(loaded)
     yield judge_kernels(find_kernels())
     jobs = sum(config.engine is Engine.SPARK for config in loaded.consumers.values())
     yield judge_java(find_java(), jobs)
+
+
+def examine_listen(loaded: Loaded) -> Diagnosis:
+    """Return what is to be said of http.listen: whether another program than the service of this folder listens there."""
+    from overlay import ports
+    from overlay.config.identity import identify
+    from overlay.inspect.health.diagnosis import split_advice
+    from overlay.inspect.health.machine import judge_listen
+    from overlay.view.look import explain_stranger
+    from overlay.view.running import NoService, ask_service
+
+    http = loaded.service.http
+    host, port = http.address
+    address = ports.write_address(host, port)
+    if not ports.is_taken(host, port):
+        return judge_listen(address, None, "")
+    try:
+        service = asyncio.run(ask_service(http)).service
+        stranger = "" if service is None else split_advice(explain_stranger(service, identify(loaded), ""))[0]
+    except NoService:
+        stranger = "another program does"
+    except OverlayError as error:  # such as a token that is refused: a service answers
+        stranger = str(error)
+    near = ports.find_near(host, port) if stranger else None
+    return judge_listen(address, stranger, "" if near is None else ports.write_address(host, near))
 
 
 def find_kernels() -> KernelFacts:

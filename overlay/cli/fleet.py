@@ -67,6 +67,7 @@ async def serve(loaded: Loaded, folder: Path) -> None:
     """Listen for HTTP and run the application until SIGTERM or SIGINT. Raises OverlayError if the address is taken, or if a
     token cannot be used; CredentialsRefused.
     """
+    from overlay.default_folder import SERVICE_FILE
     from overlay.fleet.app import run_app
     from overlay.fleet.live import LivePicture
     from overlay.fleet.read import expect
@@ -86,7 +87,7 @@ async def serve(loaded: Loaded, folder: Path) -> None:
 
     http, address = loaded.service.http, loaded.service.fleet.address
     app, control = _make_pages(live, loaded, lambda: files)
-    runner, port = await start_http(app, http, address, field="fleet.listen")
+    runner, port = await start_http(app, http, address, field="fleet.listen", file=str(folder / SERVICE_FILE))
     log.info("http listens", url=f"{http.scheme}://{address[0]}:{port}/")
     watching = asyncio.create_task(watch_folder(folder, reload, loaded))
     try:

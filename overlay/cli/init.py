@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from overlay.default_folder import INIT_FOLDER
+from overlay.default_folder import INIT_FOLDER, SERVICE_FILE
 
 from .folder import SETTINGS_HELP
 
@@ -55,7 +56,8 @@ def init(
     cluster = look_around(kafka)
     names = name_topics(topics)
     check_topics(cluster, names)
-    files = {"overlay.yaml": draft_service(kafka, cluster.brokers)}
+    port = choose_port(folder)
+    files = {SERVICE_FILE: draft_service(kafka, cluster.brokers, port)}
     proposals = {}
     outputs: set[str] = set()
     copies: dict[str, int] = {}
@@ -72,7 +74,26 @@ def init(
     for proposal in proposals.values():
         _show(proposal)
     _note_outputs(folder, outputs, copies)
+    _note_port(port)
     _close(folder, outcome)
+
+
+def choose_port(folder: Path) -> int:
+    """Return where a service of the folder is to listen: the port of an earlier draft if the folder has one, so that this
+    one is the same; else HTTP_PORT, or a port near it if another program listens there.
+    """
+    from overlay import ports
+    from overlay.inspect.draft import HTTP_HOST, HTTP_PORT
+
+    try:
+        earlier = re.search(
+            rf"^  listen: {re.escape(HTTP_HOST)}:(\d+) ", (folder / SERVICE_FILE).read_text(), re.MULTILINE
+        )
+    except (OSError, ValueError):
+        earlier = None
+    if earlier is not None:
+        return int(earlier[1])
+    return (ports.find_near(HTTP_HOST, HTTP_PORT) if ports.is_taken(HTTP_HOST, HTTP_PORT) else None) or HTTP_PORT
 
 
 def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:
@@ -187,6 +208,13 @@ def _note_outputs(folder: Path, existing: Iterable[str], copies: Mapping[str, in
             f"note: {folder / 'consumers' / copy}.yaml copies the whole topic, {offsets:,} records or fewer, into the topic"
             f" {copy}; unless that is meant, delete the file or add `deliver_policy: new` to it"
         )
+
+
+def _note_port(port: int) -> None:
+    from overlay.inspect.draft import HTTP_HOST, HTTP_PORT
+
+    if port != HTTP_PORT:
+        click.echo(f"note: http.listen is {HTTP_HOST}:{port}, since {HTTP_PORT} is in use")
 
 
 def _close(folder: Path, outcome: Mapping[str, str]) -> None:

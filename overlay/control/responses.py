@@ -28,6 +28,7 @@ OWN = (
     "lag_records",
     "lag_seconds",
     "delivered",
+    "dead_letters",
     "rate",
     "num_pending_is",
 )

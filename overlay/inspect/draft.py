@@ -24,6 +24,8 @@ from .formats import ValueFormat
 from .proposal import Proposal
 from .sample import TopicSample
 
+HTTP_HOST, HTTP_PORT = "127.0.0.1", 8222
+"""Where the service listens for HTTP, unless another port has to be chosen."""
 _FILE_LENGTH = 200
 _WIDTH = 118
 
@@ -54,10 +56,10 @@ def name_topics(topics: Iterable[str]) -> dict[str, Names]:
     return names
 
 
-def draft_service(kafka: Mapping[str, str], brokers: int) -> str:
+def draft_service(kafka: Mapping[str, str], brokers: int, port: int = HTTP_PORT) -> str:
     """Return the text of overlay.yaml. References to secrets are written, but no secrets: these become
     references to environment variables, such as SASL_PASSWORD. `brokers`: how many the cluster has, from
-    which the replication follows.
+    which the replication follows. `port`: where the service listens for HTTP.
     """
     lines = ["# The service: which Kafka to use, where the overlay keeps its own topics, where it serves metrics."]
     lines.append("kafka:")
@@ -76,7 +78,7 @@ def draft_service(kafka: Mapping[str, str], brokers: int) -> str:
         f"  replication: {replication}        # for topics that the overlay creates; {answered}",
         "",
         "http:",
-        "  listen: 127.0.0.1:8222        # /metrics /healthz /readyz /service /streams /consumers",
+        f"  listen: {HTTP_HOST}:{port}        # /metrics /healthz /readyz /service /streams /consumers",
     )
 
 

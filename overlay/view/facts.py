@@ -170,6 +170,8 @@ class ConsumerFacts:
     lag_seconds: float | None = None
     delivered: int | None = None
     rate: float | None = None
+    dead_letters: Mapping[str, int] | None = None
+    """Dead letters by cause (docs/consumers.md#dead-letters) since the service started; None if unknown."""
     num_pending: int | None = None
     """Matching records that the consumer has still to deliver; None if unknown."""
     num_pending_is: str = ""

@@ -139,8 +139,9 @@ def _complete_stream(says: StreamFacts, stored: StreamFacts | None) -> StreamFac
 
 def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFacts:
     """Return the service's facts about a consumer, with its config, and with positions from the state if it has none.
-    Then, if another worker serves it (state ELSEWHERE), `delivered`, `rate` and `lag_seconds` are None. If the consumer
-    is left to Spark jobs, return the stored facts, with the service's `lag_seconds`, unless the service still serves it.
+    Then, if another worker serves it (state ELSEWHERE), `delivered`, `dead_letters`, `rate` and `lag_seconds` are None. If
+    the consumer is left to Spark jobs, return the stored facts, with the service's `lag_seconds`, unless the service still
+    serves it.
     """
     if stored is None:
         return says
@@ -156,7 +157,12 @@ def _complete(says: ConsumerFacts, stored: ConsumerFacts | None) -> ConsumerFact
         positions=stored.positions,
         lag_records=stored.lag_records if says.lag_records is None else says.lag_records,
     )
-    return replace(found, delivered=None, rate=None, lag_seconds=None) if says.state == ELSEWHERE else found
+    return _forget_counts(found) if says.state == ELSEWHERE else found
+
+
+def _forget_counts(found: ConsumerFacts) -> ConsumerFacts:
+    """Return the facts without what only the worker that serves the consumer can count."""
+    return replace(found, delivered=None, dead_letters=None, rate=None, lag_seconds=None)
 
 
 def _unknown(running: OverlayFacts, stored: OverlayFacts) -> list[tuple[str, str]]:

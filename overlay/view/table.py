@@ -12,7 +12,7 @@ from rich.text import Text
 
 from overlay.config.spelling import list_settings
 
-from .acks import list_ack_rows, show_gate, show_pending
+from .acks import list_ack_rows, show_dead_letters, show_gate, show_pending
 from .facts import ConsumerFacts, IndexFacts, LedgerFacts, OverlayFacts, PartitionFacts, StreamFacts
 from .figures import UNKNOWN, show_bytes, show_count, show_rate, show_seconds
 from .listing import Listing
@@ -93,6 +93,7 @@ def print_consumer(console: Console, facts: OverlayFacts, found: ConsumerFacts) 
         ("lag time", show_seconds(found.lag_seconds)),
         ("to come", show_pending(found)),
         *list_ack_rows(found.acks),
+        ("dead letters", show_dead_letters(found)),
     )
     parts: list[RenderableType] = [sheet]
     if found.config is not None:
@@ -214,9 +215,9 @@ def make_moves(console: Console, moves: Iterable[tuple[str, str, int | None, int
 
 
 def print_ack_report(console: Console, found: Sequence[ConsumerInfo]) -> None:
-    """Print the output of `overlay consumer report`: pending acks, redeliveries, and what holds back
-    new messages."""
-    right = ("delivered", "unacked", "delayed", "redelivered", "to come", "pulls")
+    """Print the output of `overlay consumer report`: pending acks, redelivered messages, dead letters, and what holds
+    back new messages."""
+    right = ("delivered", "unacked", "delayed", "redelivered", "dead letters", "to come", "pulls")
     table = make_table(console, "stream", "consumer", "state", "held back by", right=right)
     for info in found:
         own = info.raw.get("overlay", {})
@@ -224,12 +225,22 @@ def print_ack_report(console: Console, found: Sequence[ConsumerInfo]) -> None:
             Text(info.stream),
             Text(info.name),
             Text("paused" if info.paused else info.state),
-            Text(show_gate(own.get("gate", ""))),
+            Text(show_gate(own.get("gate", ""), is_paused=info.paused)),
             show_count(info.delivered.consumer_seq),
             show_count(info.num_ack_pending),
             show_count(own.get("num_delayed", 0)),
             show_count(info.num_redelivered),
+            show_count(_sum_dead_letters(info)),
             UNKNOWN if info.num_pending is None else show_count(info.num_pending),
             show_count(info.num_waiting),
         )
     console.print(table)
+
+
+def _sum_dead_letters(info: ConsumerInfo) -> int | None:
+    """Return how many dead letters a consumer has since its worker started. None if it has no topic for them, or if the
+    service does not say or does not count them, as for consumers of Spark jobs.
+    """
+    counts = info.raw.get("overlay", {}).get("dead_letters")
+    is_known = counts is not None and info.config.dead_letter is not None and info.state not in ("spark", "elsewhere")
+    return sum(counts.values()) if is_known else None

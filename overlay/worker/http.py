@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
@@ -10,7 +11,9 @@ from typing import Any, Protocol
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from overlay import ports
 from overlay.config import HttpConfig
+from overlay.default_folder import SERVICE_FILE
 from overlay.errors import OverlayError
 from overlay.fleet.events import Events
 from overlay.fleet.page import PageScope, add_page
@@ -95,17 +98,19 @@ def make_metrics_app(metrics: Metrics, reports: Reports) -> web.Application:
     return app
 
 
-async def start_pages(metrics: Metrics, reports: Reports, http: HttpConfig) -> tuple[list[web.AppRunner], int]:
+async def start_pages(
+    metrics: Metrics, reports: Reports, http: HttpConfig, file: str = SERVICE_FILE
+) -> tuple[list[web.AppRunner], int]:
     """Begin to listen with all pages at http.listen, but with /metrics at http.metrics_listen alone if that
-    is set. Return the runners, whose `cleanup` ends them, and the real port of http.listen. Raises
-    OverlayError as `start_http`; then nothing listens."""
+    is set. Return the runners, whose `cleanup` ends them, and the real port of http.listen. `file`: as of
+    `start_http`. Raises OverlayError as that; then nothing listens."""
     if http.metrics_address is None:
-        runner, port = await start_http(make_app(metrics, reports), http, http.address)
+        runner, port = await start_http(make_app(metrics, reports), http, http.address, file=file)
         return [runner], port
-    runner, port = await start_http(make_app(None, reports), http, http.address)
+    runner, port = await start_http(make_app(None, reports), http, http.address, file=file)
     try:
         app = make_metrics_app(metrics, reports)
-        beside, _ = await start_http(app, http, http.metrics_address, field="http.metrics_listen")
+        beside, _ = await start_http(app, http, http.metrics_address, field="http.metrics_listen", file=file)
     except BaseException:
         await runner.cleanup()
         raise
@@ -113,13 +118,18 @@ async def start_pages(metrics: Metrics, reports: Reports, http: HttpConfig) -> t
 
 
 async def start_http(
-    app: web.Application, http: HttpConfig, address: tuple[str, int], field: str = "http.listen"
+    app: web.Application,
+    http: HttpConfig,
+    address: tuple[str, int],
+    field: str = "http.listen",
+    file: str = SERVICE_FILE,
 ) -> tuple[web.AppRunner, int]:
     """Begin to listen at a host and port, with the token and TLS of `http`; port 0 lets the system choose
     one. Return the runner, whose `cleanup` ends it, and the real port. Raises OverlayError if it cannot
     listen there, or if the certificate or the token cannot be used.
 
-    `field`: which field of overlay.yaml has the address, for that error.
+    `field`: which field of overlay.yaml has the address, and `file`: where that is, for that error, which also names a
+    port that is free if this one is taken.
     """
     tls = load_tls(http)
     app.middlewares.append(make_guard(http, address[0]))
@@ -132,5 +142,9 @@ async def start_http(
         await site.start()
     except OSError as error:
         await runner.cleanup()
-        raise OverlayError(f"{address[0]}:{address[1]}: cannot listen there: {error}. Change {field}") from error
+        near = ports.find_near(*address) if error.errno == errno.EADDRINUSE else None
+        other = f", such as to {ports.write_address(address[0], near)}" if near is not None else ""
+        raise OverlayError(
+            f"{ports.write_address(*address)}: cannot listen there: {error}. Change {field} in {file}{other}"
+        ) from error
     return runner, runner.addresses[0][1]

@@ -36,19 +36,25 @@ def report_service(
     lags: Lags,
     elsewhere: Collection[ConsumerId],
     jobs: JobStandings,
+    trouble: str,
 ) -> dict[str, Any]:
     """Return the bodies of /streams and /consumers, by the keys `streams` and `consumers`. Sets the
     present places of the consumers in `lags`. `elsewhere`: consumers whose shards other workers
-    own. `jobs`: of the consumers that Spark jobs deliver."""
+    own. `jobs`: of the consumers that Spark jobs deliver. `trouble`: why the worker serves no shards, empty if it does: the
+    reason of consumers that are starting."""
     now = now_ms()
     for session in sessions:
         lags.note(find_places(session, rates.newest), now)
+    consumers = [
+        report_consumer(loaded, sessions, rates, lags, consumer, consumer in elsewhere, jobs)
+        for consumer in sorted(loaded.consumers)
+    ]
+    for found in consumers:
+        if found["state"] == "starting":
+            found["reason"] = found["reason"] or trouble
     return {
         "streams": list(report_streams(loaded, sessions, rates, sorted(loaded.streams), elsewhere)),
-        "consumers": [
-            report_consumer(loaded, sessions, rates, lags, consumer, consumer in elsewhere, jobs)
-            for consumer in sorted(loaded.consumers)
-        ],
+        "consumers": consumers,
     }
 
 

@@ -23,6 +23,7 @@ from overlay.config import Loaded
 from overlay.config.identity import Identity, identify
 from overlay.control.registry import Registry
 from overlay.control.serve import RequestServer
+from overlay.default_folder import SERVICE_FILE
 from overlay.errors import OverlayError, SourceUnavailable
 from overlay.fleet.publisher import Publisher
 from overlay.fleet.status import WorkerStatus, clean
@@ -112,7 +113,7 @@ class Service:
         taken or the TLS certificate cannot be used; else as `serve`.
         """
         http = self.loaded.service.http
-        runners, self.port = await start_pages(self.metrics, self, http)
+        runners, self.port = await start_pages(self.metrics, self, http, self._find_file())
         log.info("http listens", url=f"{http.scheme}://{http.address[0]}:{self.port}/readyz")
         interval = sys.getswitchinterval()
         try:
@@ -124,6 +125,11 @@ class Service:
             sys.setswitchinterval(interval)
             for runner in runners:
                 await runner.cleanup()
+
+    def _find_file(self) -> str:
+        """Return the path of overlay.yaml, its bare name if the config comes from no folder."""
+        place = self.loaded.files.get("")
+        return SERVICE_FILE if place is None else place.file
 
     def reload(self, files: Loaded) -> None:
         """Apply changed stream and consumer files of the folder from now on; does not wait until
@@ -324,7 +330,7 @@ class Service:
         """Return the bodies of /service, /streams and /consumers, by the keys `service`, `streams` and
         `consumers`."""
         if self.shard_manager is None:
-            found = report_service(self.loaded, [], self.rates, self.lags, (), self.jobs)
+            found = report_service(self.loaded, [], self.rates, self.lags, (), self.jobs, self.trouble)
         else:
             found = self.shard_manager.report()
         place = {"cluster": self.cluster, "shards": sorted(self._list_owned()), "shard_count": self._count_shards()}

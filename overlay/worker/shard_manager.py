@@ -370,7 +370,8 @@ class ShardManager:
 
     def report(self) -> dict[str, Any]:
         """Return the bodies of /streams and /consumers, by the keys `streams` and `consumers`."""
-        return report_service(self.loaded, self.sessions, self.rates, self.lags, self.elsewhere, self.jobs)
+        facts = self.sessions, self.rates, self.lags, self.elsewhere, self.jobs
+        return report_service(self.loaded, *facts, self.trouble)
 
     def report_readiness(self) -> dict[str, Any]:
         """Return the body of /readyz."""

@@ -11,9 +11,9 @@ import click
 import pytest
 from aiokafka.client import AIOKafkaClient
 
-from overlay.cli.consumer import check_unused, find_consumer, find_named
+from overlay.cli.consumer import check_unused, describe_output, find_consumer, find_named
 from overlay.cli.lookup import join_names
-from overlay.config import Loaded
+from overlay.config import ConsumerConfig, Loaded
 from overlay.errors import OverlayError
 from overlay.view.facts import ConsumerFacts, OverlayFacts, StreamFacts
 from tests.support.kafka import NewTopicFixture, make_topic
@@ -193,6 +193,18 @@ def test_what_is_served_is_not_removed() -> None:
     loaded = cast(Loaded, SimpleNamespace(consumers={}))
     with pytest.raises(OverlayError, match="still serves consumer rome"):
         check_unused(loaded, OverlayFacts({}, {served.id: served}), served)
+
+
+def test_what_stays_of_a_removed_consumer() -> None:
+    """A pull consumer has no output topic. Of one that is removed already, neither its kind nor the topic is known."""
+    pull = ConsumerConfig(stream="TRIPS", durable_name="rome")
+    assert (
+        describe_output(ConsumerFacts("TRIPS", "rome", "roman", config=pull))
+        == " Its output topic roman stays as it is."
+    )
+    assert describe_output(ConsumerFacts("TRIPS", "rome", config=pull)) == ""
+    removed = ConsumerFacts("TRIPS", "rome", state="removed")
+    assert describe_output(removed) == " An output topic of it stays as it is."
 
 
 def test_a_consumer_begins_anew_by_force(trips: Trips, running_service: StartService) -> None:

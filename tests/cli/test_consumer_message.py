@@ -55,13 +55,20 @@ def test_messages_by_hand(trips: Trips, running_service: StartService) -> None:
     assert (again["value"], again["token"].split(".")[-5]) == ("4", "2")
     sheet = trips.run("consumer", "info", "TRIPS", "work")
     assert re.search(r"unacked\s+1\s", sheet) and "ack floor" in sheet
-    (row,) = trips.run("consumer", "report", "TRIPS").splitlines()[1:]
-    assert row.split()[:2] == ["TRIPS", "work"]
+    assert re.search(r"redelivered messages\s+1 without an ack\s", sheet)
+    assert re.search(r"dead letters\s+1 since the service started: term 1\s", sheet)
+    titles, row = (re.split(r"\s{2,}", line) for line in trips.run("consumer", "report", "TRIPS").splitlines())
+    shown = dict(zip(titles, row, strict=False))
+    assert (shown["consumer"], shown["redelivered"], shown["dead letters"]) == ("work", "1", "1")
 
     # the second was given up, and comes back as a new message
     with CommittedReader(trips.bootstrap, letters) as reader:
         (letter,) = await_records(reader, 1)
     assert (letter.value, letter.header(b"Overlay-Dead-Reason")) == (b"2", b"term")
+    # the text of the reason is in the advisory alone, as --help says
+    assert b"no such airport" not in [value for _, value in letter.headers]
+    advisories = [json.loads(seen.value or b"{}") for seen in read_committed(trips.bootstrap, f"{trips.prefix}.events")]
+    assert [seen["reason"] for seen in advisories if "reason" in seen] == ["no such airport"]
     replay = ("consumer", "replay-dead-letter", "work")
     assert "replayed 0 of 1" in trips.run(*replay, "--dry-run")
     assert "Say --yes" in trips.run(*replay, code=1)
@@ -80,7 +87,19 @@ def test_messages_by_hand(trips: Trips, running_service: StartService) -> None:
     assert [message["value"] for message in rest] == ["6", "8", "2"]
     trips.run("consumer", "ack", again["token"])
     wait_until(lambda: read_info(trips)["num_ack_pending"] == 0, DEADLINE_S, "all are acked")
-    assert "no message of TRIPS/work within 100ms" in trips.run("consumer", "next", "work", "--wait", "100ms")
+    shortly = ("consumer", "next", "work", "--wait", "100ms")
+    assert trips.run(*shortly) == "no message of TRIPS/work within 100ms\n"
+    check_paused(trips, shortly)
+
+
+def check_paused(trips: Trips, shortly: tuple[str, ...]) -> None:
+    """Pause the pull consumer: a pull that brings nothing says so, and no command says that it has no reader."""
+    trips.run("consumer", "pause", "work", "--until", "2099-01-01T00:00:00Z")
+    why = "the consumer is paused until 2099-01-01T00:00:00Z. `overlay consumer resume TRIPS work` ends the pause"
+    told = f"no message of TRIPS/work within 100ms: {why}\n"
+    wait_until(lambda: trips.run(*shortly) == told, DEADLINE_S, "next says that the consumer is paused")
+    assert re.search(r"held back\s+paused\s", trips.run("consumer", "info", "work"))
+    assert "no reader" not in trips.run("consumer", "report", "TRIPS")
 
 
 def test_what_cannot_be_settled(trips: Trips) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from overlay.cli import overlay
+from overlay.cli.doctor import examine_listen
 from overlay.config import load
+from overlay.inspect.health.diagnosis import Severity
 from overlay.kafka.own_topics import acks_topic, state_topic
 from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.service import StartService
@@ -44,12 +48,13 @@ def pick(found: list[dict[str, Any]], check: str) -> list[tuple[str, str]]:
 def test_before_the_first_start(trips: Trips) -> None:
     found = examine(trips)
     assert {each["check"] for each in found} == {
-        *("config", "kafka", "rights", "retention", "sizes", "workers", "clock", "kernels", "java")
+        *("config", "kafka", "rights", "retention", "sizes", "workers", "clock", "http", "kernels", "java")
     }
     assert ("ok", "1 broker of Kafka 4.3, as tested") in pick(found, "kafka")
     ((severity, text),) = pick(found, "workers")
     assert severity == "note" and "no worker with fleet.publish has run" in text
     assert pick(found, "config") == [("ok", "1 stream, 1 consumer, 0 problems")]
+    assert pick(found, "http") == [("ok", "no other program listens there")]
     assert all(each["todo"] for each in found if each["severity"] in ("error", "warning"))
 
 
@@ -70,6 +75,7 @@ def test_beside_a_running_service(trips: Trips, running_service: StartService) -
     found = wait_until(look, DEADLINE_S, "its status names its shard, and its clock")
     assert [severity for severity, _ in pick(found, "retention")] == ["ok"], "topics as the service creates them"
     assert [severity for severity, _ in pick(found, "kernels")] == ["ok"]
+    assert pick(found, "http") == [("ok", "the service of this folder listens there")]
 
 
 def test_topics_that_lose_what_the_service_needs(trips: Trips) -> None:
@@ -108,3 +114,15 @@ def test_kafka_that_cannot_be_reached(trips: Trips, monkeypatch: pytest.MonkeyPa
 def test_a_folder_without_overlay_yaml_is_an_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(overlay, ["doctor", "--config", str(tmp_path)])
     assert done.exit_code == 1 and "no such file" in str(done.exception)
+
+
+def test_an_address_of_another_program_is_an_error(trips: Trips, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.view.running.DEADLINE_S", 0.2)
+    loaded = load(trips.folder)
+    address = loaded.service.http.address
+    with socket.create_server(address):
+        found = examine_listen(loaded)
+    assert (found.severity, found.text) == (Severity.ERROR, "the service cannot listen there: another program does")
+    other = re.fullmatch(r"change http.listen in overlay.yaml, such as to 127\.0\.0\.1:(\d+)", found.todo)
+    assert other is not None and int(other[1]) > address[1]
+    assert examine_listen(loaded).severity is Severity.OK

@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient
 
-from overlay.cli.init import init, read_settings
+from overlay.cli.init import choose_port, init, read_settings
 from overlay.config import load
 from overlay.errors import ConfigError, OverlayError
+from overlay.inspect.draft import draft_service
 from overlay.kafka.properties import for_confluent
 from tests.support.kafka import NewTopicFixture, SureProducer, make_topic, produce_values
 
@@ -177,3 +178,15 @@ def test_a_password_comes_from_the_environment_or_a_file(monkeypatch: pytest.Mon
 def test_other_settings_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLIENT_OF_TEST", "me")
     assert read_settings("h:1", ["client.id=env:CLIENT_OF_TEST"])["client.id"] == "me"
+
+
+def test_a_port_that_is_in_use_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier draft keeps its port, also while its service runs: a draft that is made once more is the same."""
+    taken = {8222, 8224}
+    monkeypatch.setattr("overlay.ports.is_taken", lambda host, port: port in taken)
+    assert choose_port(tmp_path) == 8225
+    taken.clear()
+    assert choose_port(tmp_path) == 8222
+    (tmp_path / "overlay.yaml").write_text(draft_service({"bootstrap.servers": "localhost:1"}, 1, 8225))
+    assert choose_port(tmp_path) == 8225
+    assert load(tmp_path).service.http.address == ("127.0.0.1", 8225)

@@ -302,7 +302,11 @@ BAD: list[tuple[dict[str, str], str]] = [
     ({"subjects": "t..x"}, "t..x"),
     ({"stream": "SS"}, "there is no stream 'SS'"),
     ({"consumer": "lat"}, "no file describes a consumer 'lat'. Did you mean late?"),
-    ({"consumer": "asked"}, "If it was made by request, `overlay consumer export asked` writes its file"),
+    (
+        {"consumer": "asked"},
+        "consumer 'asked'. If it was made by request, `overlay consumer export asked --out ",
+    ),
+    ({"consumer": "asked"}, "/consumers/asked.yaml` writes its file. There is late"),
     ({"consumer": "late", "sql": "delay > 5"}, "consumer and sql each say what passes"),
     ({"topic": "t"}, "stream and topic each say what to read"),
     ({"columns": "valeu"}, "there is no column 'valeu'"),

@@ -119,6 +119,7 @@ def test_what_other_workers_say_of_their_consumers_counts() -> None:
             "lag_records": 1,
             "lag_seconds": 0.5,
             "delivered": 5,
+            "dead_letters": {"term": 2},
             "rate": 2.0,
             "num_pending_is": "exact",
             "gate": "free",
@@ -132,7 +133,7 @@ def test_what_other_workers_say_of_their_consumers_counts() -> None:
     says = read_facts(info, known)
     assert says.acks is not None and (says.acks["num_ack_pending"], says.acks["gate"]) == (1, "free")
     assert replace(says, acks=None) == ConsumerFacts(
-        *("A", "c", "out", ("a.>",), "running", "", 5, {"t-0": 8}, 1, 0.5, 5, 2.0, 2, "exact")
+        *("A", "c", "out", ("a.>",), "running", "", 5, {"t-0": 8}, 1, 0.5, 5, 2.0, {"term": 2}, 2, "exact")
     )
     running = OverlayFacts({}, known, replace(WORKER, shards=(0, 2), shard_count=3))
     stored = OverlayFacts({}, {("A", "d"): ConsumerFacts("A", "d", positions={"t-0": 7}, lag_records=2)})

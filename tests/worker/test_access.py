@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import shutil
 import ssl
 from collections.abc import AsyncIterator, Mapping
@@ -323,5 +324,6 @@ def test_files_that_cannot_be_used(tmp_path: Path) -> None:
 
 async def test_an_address_that_is_taken_is_an_error() -> None:
     async with serving() as http:
-        with pytest.raises(OverlayError, match=r"cannot listen there.*Change http\.listen"):
-            await start_http(web.Application(), http, http.address)
+        other = rf"Change http\.listen in x/overlay\.yaml, such as to {re.escape(http.address[0])}:\d+$"
+        with pytest.raises(OverlayError, match=rf"cannot listen there.*{other}"):
+            await start_http(web.Application(), http, http.address, file="x/overlay.yaml")

@@ -18,7 +18,7 @@ from overlay.worker.cursors.table import State
 from overlay.worker.job_watch import JobStandings
 from overlay.worker.places import find_places
 from overlay.worker.rates import SLOT_MS, WINDOW_MS, Rates
-from overlay.worker.report import PARKED, report_consumer, report_readiness
+from overlay.worker.report import PARKED, report_consumer, report_readiness, report_service
 from overlay.worker.round.task import Counts
 from tests.control.registries import make_config
 
@@ -100,6 +100,16 @@ def report(
     return report_consumer(
         cast("Any", loaded), [cast("Any", session)], Rates(began=0), lags, CONSUMER, False, JobStandings()
     )
+
+
+def test_a_consumer_that_is_starting_has_the_reason_of_its_worker() -> None:
+    consumers = {("S", "c"): make_config("c"), ("S", "d"): make_config("d")}
+    loaded = SimpleNamespace(consumers=consumers, streams={})
+    found = report_service(
+        cast("Any", loaded), [], Rates(began=0), Lags(), {("S", "d")}, JobStandings(), "loading kernels"
+    )
+    told = [(each["state"], each["reason"]) for each in found["consumers"]]
+    assert told == [("starting", "loading kernels"), ("elsewhere", "")]
 
 
 def test_readiness_names_each_stop_once_and_goes_through_no_partition() -> None:

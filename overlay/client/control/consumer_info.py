@@ -65,7 +65,7 @@ class ConsumerInfo:
             ("delivered", f"{self.delivered.consumer_seq:,}, up to stream sequence {self.delivered.stream_seq:,}"),
             ("ack floor", f"{self.ack_floor.consumer_seq:,}, stream sequence {self.ack_floor.stream_seq:,}"),
             ("waiting for acks", f"{self.num_ack_pending:,}"),
-            ("redelivered", f"{self.num_redelivered:,}"),
+            ("redelivered messages", f"{self.num_redelivered:,} without an ack"),
             ("to come", "not known" if self.num_pending is None else f"{self.num_pending:,}"),
             ("made by", self.origin),
         ]

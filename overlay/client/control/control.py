@@ -285,7 +285,8 @@ class Control:
     @named()
     def term(self, token: str, reason: str = "") -> None:
         """Request that the message of a delivery is never delivered again; return once the service has committed that.
-        `token`: the delivery's ack token. Raises BadAckToken, NoAnswer.
+        `token`: the delivery's ack token. `reason`: for the service's advisory in `<prefix>.events`; the dead letter says only
+        `term`. Raises BadAckToken, NoAnswer.
         """
         self.tell(token, Verb.TERM, cut_reason(reason))
 

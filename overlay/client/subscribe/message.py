@@ -193,7 +193,9 @@ class Delivered:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Topic, partition and offset of the record that delivered the message, not of the source record."""
+        """Topic, partition and offset of the record that brought the message, not of the source record. That of a pulled
+        message is in the topic of answers.
+        """
         record = self._record
         return record.topic(), record.partition(), record.offset()
 
@@ -243,7 +245,7 @@ class Message(Delivered):
 
     def term(self, reason: str = "") -> None:
         """Queue a request that the message is never delivered again. `reason`: for the service's
-        advisory. Raises AlreadySettled, NoAckWanted, Closed.
+        advisory in `<prefix>.events`; the dead letter says only `term`. Raises AlreadySettled, NoAckWanted, Closed.
         """
         self._settle(Verb.TERM, cut_reason(reason))
 
@@ -287,7 +289,7 @@ class AsyncMessage(Delivered):
 
     async def term(self, reason: str = "") -> None:
         """Queue a request that the message is never delivered again. `reason`: for the service's
-        advisory. Raises AlreadySettled, NoAckWanted, Closed.
+        advisory in `<prefix>.events`; the dead letter says only `term`. Raises AlreadySettled, NoAckWanted, Closed.
         """
         self._settle(Verb.TERM, cut_reason(reason))
 

@@ -152,7 +152,8 @@ class PullConsumer:
     @named()
     def fetch(self, count: int, timeout: float = WAIT_S) -> list[Message]:
         """Return up to `count` messages. Blocks until they have come, at most `timeout` seconds; then
-        there may be fewer, or none. With a timeout of 0, return those that are there at once.
+        there may be fewer, or none. With a timeout of 0, return those that are there at once. None come
+        while the consumer is paused, without an error: `Control.info` tells that (`paused`).
 
         Messages that an earlier call has received and not handed out come first. If an error ends the
         call after some messages have come, it returns these, and the next call raises the error.

@@ -29,6 +29,7 @@ class Check(Enum):
     SIZES = "sizes"
     CLOCK = "clock"
     WORKERS = "workers"
+    HTTP = "http"
     KERNELS = "kernels"
     JAVA = "java"
 

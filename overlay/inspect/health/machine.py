@@ -49,6 +49,18 @@ def judge_kernels(kernels: KernelFacts) -> Diagnosis:
     return Diagnosis(Severity.OK, Check.KERNELS, about, "compiled kernels are kept there")
 
 
+def judge_listen(address: str, stranger: str | None, other: str) -> Diagnosis:
+    """Return the diagnosis of http.listen: OK if a service can listen there or the one of this folder does, an error if
+    another program does. `address`: host and port. `stranger`: who listens there, as a sentence; "" if the service of this
+    folder does, None if no program does. `other`: an address that is free, "" if none is known.
+    """
+    if not stranger:
+        text = "no other program listens there" if stranger is None else "the service of this folder listens there"
+        return Diagnosis(Severity.OK, Check.HTTP, address, text)
+    todo = "change http.listen in overlay.yaml" + (f", such as to {other}" if other else "")
+    return Diagnosis(Severity.ERROR, Check.HTTP, address, f"the service cannot listen there: {stranger}", todo)
+
+
 def judge_java(java: JavaFacts, jobs: int) -> Diagnosis:
     """Return the diagnosis of Java: OK if there is one; else a warning if `jobs` is above 0, and a note if not.
     `jobs`: how many consumers of the folder have `engine: spark`.

@@ -58,6 +58,8 @@ def test_messages_are_fetched_and_settled(scene: Scene, source: str, client: Cli
         first = found[0]
         assert (first.subject, first.headers, first.header("to")) == ("t.a", [("to", b"a")], b"a")
         assert (first.metadata.sequence, first.metadata.num_delivered) == (1, 1)
+        # not of the source, where the message is at its sequence less one
+        assert first.place[0] == f"{client.control.prefix}.replies"
         for message in found[1:]:
             message.ack()
         first.nak()
