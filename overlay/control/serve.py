@@ -5,15 +5,7 @@ requests. A request is answered by the worker that owns the shard of the request
 stream. Only that worker writes about it (shard_journals.py). Requests are decided on a registry that
 includes every earlier decision: after something is written, the next request waits until it has
 been read back. Creates, updates and deletes that do not depend on each other are decided together
-(grouping.py).
-
-Slow answers do not hold up other requests. A create or update is answered once all shards of this
-worker have taken it up and the consumer is being served, so that the client can produce the next
-record and be sure that it is delivered; or after SERVED_S, with the consumer's present state. A
-delete is answered once the consumer's state is dropped. Until then the request stays in the topic.
-If this worker dies, its successor finds the request there and comes to the same answer. Only the
-answer itself may be lost, if the worker dies between the commit and the sending. The client then
-asks again.
+(grouping.py). Slow answers do not hold up other requests (answering.py).
 
 Requests of clients with few rights come through a topic of their own. The owner of the first shard
 copies those that are allowed into the control topic (relay.py).
@@ -22,11 +14,8 @@ copies those that are allowed into the control topic (relay.py).
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Protocol
 
 from aiokafka.errors import KafkaError
@@ -35,12 +24,11 @@ from overlay.clock import monotonic, now_ns
 from overlay.config import DeliverPolicy, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
 from overlay.consumer.effects import Advise, Advisory
-from overlay.dispatch.answers import answer
-from overlay.dispatch.event_topic import encode_audit, encode_notices
+from overlay.dispatch.event_topic import encode_notices
 from overlay.dispatch.reply_address import make_rule
 from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.reply_topics import ReplyTopics
-from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, OverlayError, SourceUnavailable
+from overlay.errors import Fenced, OverlayError
 from overlay.kafka.admin import Admin
 from overlay.kafka.passed_over import OnPassedOver, PassedOver, ignore
 from overlay.kafka.properties import Properties
@@ -50,27 +38,26 @@ from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.waits import Backoff, Slices, is_cancelled, is_set_within, until
 
+from . import answering
 from . import decide as rules
+from .answering import OF_KAFKA, Answers, ServedAnswers, refuse_deleted, settle
 from .brokertime import Age
 from .changes import find_temporary, has_room, makes_output
 from .creation import find_log_ends, is_missing
-from .decide import Body, Decision, decide, describe
+from .decide import Decision, decide
 from .grouping import MOST as MOST_TOGETHER
 from .grouping import group_requests, is_independent
-from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition, write_json
+from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition
 from .registry import Registry
 from .relay import Relay
-from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
+from .requests import Op, Request, respond
 from .shard_journals import Ownership, ShardJournals
 from .tail import Tail
 
 log = get_logger(__name__)
 
-SERVED_S = 8.0
-"""Seconds for which the answer to a create or update waits until the consumer is served as it says: less than clients
-wait."""
 LOOK_S = 0.02
-"""Seconds between two looks at whether something has happened that a task waits for."""
+"""Seconds between two looks at whether the host serves what the topic says."""
 RECENT_S = 4.0
 """Seconds for which shards that were assigned to us wait until the control topic is read to its
 end."""
@@ -83,15 +70,10 @@ LONG_REST_S = (1.0, 60.0)
 """The same after an error that was not foreseen, which an operator has to mend or report."""
 STEADY_S = 30.0
 """After so long without an unforeseen error, the next pause is the shortest again."""
-SLICE_S = 0.02
-"""Seconds of deciding or answering requests before the event loop does other work."""
-DELETED = "it was deleted meanwhile"
 DEFINED = Subject.CONSUMER, Subject.PAUSE
 """The kinds of records that a consumer has in the topic."""
 ALL_STREAMS = "", ""
 """What requests about no stream are about; the owner of the first shard answers them."""
-OF_KAFKA = (Fenced, SourceUnavailable, CredentialsRefused, KafkaError)
-"""Errors that no request has caused."""
 
 
 class Host(rules.Host, Ownership, Protocol):
@@ -136,13 +118,13 @@ class RequestServer:
     """Reads open requests, if the config asks for it."""
     _outbox: ReplySender = field(init=False)
     _journals: ShardJournals = field(init=False)
+    _answers: Answers = field(init=False)
+    _answering: ServedAnswers = field(init=False)
     _held: tuple[int, float] = (-1, 0.0)
     """The open transaction behind which the topic is not read on, as its offset, and since when, monotonic seconds;
     -1 if there is none."""
     _beginnings: int = 0
     """Those of the tail that we have taken note of."""
-    _answering: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """Requests whose answer takes time. Those that were decided together have one task."""
     _alone: set[str] = field(default_factory=set)
     """Requests that could not be decided together with others."""
     _forgotten: set[ConsumerId] = field(default_factory=set)
@@ -167,6 +149,8 @@ class RequestServer:
         self._outbox = ReplySender(self.kafka, ReplyTopics(self.admin), self._count_refused)
         self._tail = Tail(self.kafka, self.admin, self.registry, self._count_passed_over)
         self._journals = ShardJournals(self.kafka, self.prefix, self._tail, self._outbox)
+        self._answers = Answers(self.name, self._journals)
+        self._answering = ServedAnswers(self.registry, self._journals, self._answers, lambda: self._taken_up)
         topics = self.registry.files.service.topics
         if topics.requests:
             self._relay = Relay(self.kafka, self.admin, make_rule(topics), self.wake, self._count_passed_over)
@@ -201,7 +185,7 @@ class RequestServer:
         """Cancel open answers and disconnect. Requests without an answer stay in the topic, for the
         next owner of their shard.
         """
-        await self._cancel_answers()
+        await self._answering.cancel()
         if self._relay is not None:
             await self._relay.close()
         await self._journals.drop()
@@ -212,7 +196,7 @@ class RequestServer:
         """Read the topic and answer requests until `stop` is set. After an error, log it, close the journals and try
         again after a pause; consumers are served meanwhile. After one that was not foreseen, read the topic anew.
         """
-        self.host = self._journals.host = host
+        self._attach(host)
         self._journals.stop = stop
         backoff, unforeseen = Backoff(*REST_S), Backoff(*LONG_REST_S)
         began_at = monotonic()
@@ -235,6 +219,10 @@ class RequestServer:
         finally:
             self._taken_up = -1
             stopping.cancel()
+
+    def _attach(self, host: Host) -> None:
+        """Answer for the shards of this worker. Call it before the first turn."""
+        self.host = self._journals.host = self._answering.host = host
 
     async def _turn_or_wait(self, stop: asyncio.Event, backoff: Backoff) -> None:
         """Take a turn. After an error of Kafka, log it, close the journals and wait, until `stop` at most."""
@@ -262,17 +250,10 @@ class RequestServer:
         topic again from its start. Raises errors of Kafka."""
         # a consumer that the registry lacks until then would be taken for deleted
         self._taken_up = 0
-        await self._cancel_answers()
+        await self._answering.cancel()
         await self._journals.drop()
         await self._tail.read_anew("an error that was not foreseen may have left out what it says")
         self._is_astray = False
-
-    async def _cancel_answers(self) -> None:
-        """Cancel open answers, and wait for their end. Their requests stay in the topic."""
-        tasks = list(self._answering.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _wake_after(self, stop: asyncio.Event) -> None:
         await stop.wait()
@@ -339,7 +320,7 @@ class RequestServer:
         if self._journals.is_read_back:
             await self._pass_over()
         # each decision needs a registry that contains every earlier one it depends on
-        slices = Slices(SLICE_S)
+        slices = Slices(answering.SLICE_S)
         for shard, requests in self._group_requests():
             if not self._journals.is_read_back:
                 return
@@ -393,7 +374,7 @@ class RequestServer:
         deletions. Call it once the topic was read again from its start. Requests are decided only
         once everything was read that the topic has at this call.
         """
-        await self._cancel_answers()
+        await self._answering.cancel()
         await self._journals.drop()
         self._forgotten.clear()
         self._lapsed.clear()
@@ -564,9 +545,9 @@ class RequestServer:
             deletes = [at for at, request in enumerate(requests) if request.op is Op.DELETE]
             for at, request in enumerate(requests):
                 if request.op is Op.DELETE:
-                    entries += self._answer(request, respond(request, {"success": True}))
+                    entries += self._answers.answer(request, respond(request, {"success": True}))
                 elif request.op in (Op.CREATE, Op.UPDATE) and at < max(deletes, default=0):
-                    entries += self._answer(request, respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED)))
+                    entries += self._answers.answer(request, refuse_deleted(request))
         return entries
 
     async def _drop_output(self, definition: Definition) -> None:
@@ -603,7 +584,7 @@ class RequestServer:
                 past.setdefault(shard, []).append(request)
         for requests in past.values():
             log.info("requests are passed over: their clients wait no more", count=len(requests), first=requests[0].id)
-            await self._journals.write(requests[0].about, [_settle(request) for request in requests])
+            await self._journals.write(requests[0].about, [settle(request) for request in requests])
 
     async def _handle(self, requests: Sequence[Request], shard: int) -> bool:
         """Decide requests of one shard together, except requests whose clients do not wait any
@@ -627,7 +608,7 @@ class RequestServer:
             return False
         if len(due) > 1:
             return await self._decide_together(due)
-        async with self._answer_failure(due[0]):
+        async with self._answers.answer_failure(due[0]):
             await self._decide(due)
         return True
 
@@ -687,7 +668,7 @@ class RequestServer:
         entries: list[Entry] = []
         later: list[Request] = []
         ends: dict[str, LogEnds | None] = {}
-        slices = Slices(SLICE_S)
+        slices = Slices(answering.SLICE_S)
         for request in requests:
             found = await self._find_ends(request, ends)
             topic = find_temporary(request, self.prefix)
@@ -702,13 +683,7 @@ class RequestServer:
         if records or entries:
             await self._journals.write(requests[0].about, records, entries, decided=True, is_whole=len(requests) > 1)
         if later:
-            task = asyncio.create_task(self._answer_served(later, self._journals.hold))
-            self._answering.update((request.id, task) for request in later)
-            task.add_done_callback(lambda _: self._forget_answered(later))
-
-    def _forget_answered(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            self._answering.pop(request.id, None)
+            self._answering.begin(later)
 
     async def _find_ends(self, request: Request, known: dict[str, LogEnds | None]) -> LogEnds | None:
         """Return the ends of the stream's logs for a request that may create a consumer, None if
@@ -730,109 +705,5 @@ class RequestServer:
         if decision.advisory is not None:
             entries += encode_notices([Advise(decision.advisory)], *request.about, now_ns(), self.prefix)
         if decision.response is not None:
-            entries += self._answer(request, decision.response)
-        return [*decision.records, *([_settle(request)] if decision.is_settled else [])], entries
-
-    async def _answer_served(self, requests: Sequence[Request], written: int) -> None:
-        """Answer creates and updates of one shard once their consumers are served, or after SERVED_S
-        with their present state. Errors of Kafka are logged; then the requests stay, and are decided
-        again.
-
-        `written`: the offset behind the definitions, which the host must have taken up. Mostly all
-        consumers are served at once. So each look is at one of them, and at the others only
-        once that one is served.
-        """
-        waiting, deadline = deque(requests), monotonic() + SERVED_S
-        try:
-            while waiting:
-                # what is not read back yet is not deleted
-                is_late = monotonic() >= deadline and self._tail.seen >= written and not self._tail.is_behind
-                if not is_late and not self._is_made(waiting[0].about, written):
-                    waiting.rotate(-1)  # one that is not served holds up no other
-                    await asyncio.sleep(LOOK_S)
-                    continue
-                made = [request for request in waiting if is_late or self._is_made(request.about, written)]
-                await self._answer_made(made)
-                answered = {request.id for request in made}
-                waiting = deque(request for request in waiting if request.id not in answered)
-        except OF_KAFKA as error:
-            log.warning("requests are answered later", count=len(waiting), reason=str(error))
-            await self._journals.drop()
-
-    async def _answer_made(self, requests: Sequence[Request]) -> None:
-        """End creates and updates that were carried out: write their tombstones and audits in one
-        transaction, and send the answers after it. If the events topic refuses it, perhaps because
-        of one audit, or the control topic does so for good, end each in a transaction of its own.
-        Raises errors of Kafka.
-        """
-        slices = Slices(SLICE_S)
-        entries: list[list[Entry]] = []
-        for request in requests:
-            entries.append(self._answer(request, self._describe_made(request)))
-            await slices.rest()
-        if len(requests) > 1:
-            try:
-                await self._journals.write(requests[0].about, [], list(chain.from_iterable(entries)), is_whole=True)
-            except DeliveryFailed as error:
-                log.warning("requests are answered one by one", count=len(requests), reason=str(error))
-            else:
-                return
-        for request, its_own in zip(requests, entries, strict=True):
-            async with self._answer_failure(request):
-                await self._journals.write(request.about, [], its_own)
-
-    def _describe_made(self, request: Request) -> Body:
-        """Return the answer to a create or update that was carried out."""
-        try:
-            if request.about in self.registry.effective().consumers:
-                return respond(request, describe(self.registry, self.host, request.about, now_ns()))
-            return respond_refused(request, refuse(CONSUMER_NOT_FOUND, DELETED))
-        except Exception:  # noqa: BLE001 - logged with the answer
-            return self._refuse_failed(request)
-
-    def _is_made(self, id: ConsumerId, written: int) -> bool:
-        """Return whether the host serves what the topic says up to offset `written`, and the consumer is not starting any
-        more, or is not to be served.
-        """
-        if self._taken_up < written:
-            return False
-        is_served = self.host.report_consumer(id).get("state", "starting") != "starting"
-        return is_served or id not in self.registry.effective().consumers
-
-    @contextlib.asynccontextmanager
-    async def _answer_failure(self, request: Request) -> AsyncIterator[None]:
-        """Run a block for a request. If it raises an unexpected error, log that and answer the
-        request with an internal error. Errors of Kafka are raised.
-
-        If such a request stayed in the topic, it would end every worker in turn.
-        """
-        try:
-            yield
-        except OF_KAFKA:
-            raise
-        except Exception:  # noqa: BLE001 - logged with the answer
-            await self._journals.write(request.about, [], self._answer(request, self._refuse_failed(request)))
-
-    @staticmethod
-    def _refuse_failed(request: Request) -> Body:
-        """Log the present exception, which a request has caused, and return the answer to the request."""
-        log.exception("a request fails", request=request.id, subject=request.subject)
-        refusal = refuse(10012, "the log of the service says more", err="internal error")
-        return respond_refused(request, refusal)
-
-    def _answer(self, request: Request, response: Body) -> list[Entry]:
-        """Return the records that end a request: the answer, the tombstone of the request, and the
-        audit if the request may change something.
-        """
-        value = write_json(response)
-        entries = [answer(request.reply, value), Entry(self._tail.topic, _settle(request))]
-        if request.op is not None and request.op.changes:
-            entries.append(
-                encode_audit(self.name, request.subject, request.text, response, now_ns(), self.prefix, request.client)
-            )
-        return entries
-
-
-def _settle(request: Request) -> Record:
-    """Return the tombstone that removes a request from the control topic."""
-    return Record(make_key(Subject.REQUEST, request.id), None)
+            entries += self._answers.answer(request, decision.response)
+        return [*decision.records, *([settle(request)] if decision.is_settled else [])], entries

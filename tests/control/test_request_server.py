@@ -16,7 +16,7 @@ import pytest
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
-from overlay.control import serve, shard_journals
+from overlay.control import answering, serve, shard_journals
 from overlay.control.decide import Body, Decision, Host
 from overlay.control.records import Definition, Origin, Subject, split_key, write_definition, write_drain
 from overlay.control.registry import Registry
@@ -158,10 +158,10 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 @pytest.fixture
 def request_server(monkeypatch: pytest.MonkeyPatch, log: Log) -> RequestServer:
     """With two requests that wait in the registry, the first of which is a create. Nothing else runs within a turn."""
-    monkeypatch.setattr(serve, "SLICE_S", 60.0)
+    monkeypatch.setattr(answering, "SLICE_S", 60.0)
     registry = Registry(make_files(make_config()))
     found = RequestServer({"bootstrap.servers": "localhost:1"}, Questions(), registry, "test")  # type: ignore[arg-type]
-    found.host = found._journals.host = Owner()
+    found._attach(Owner())
     found._unwritten = []
 
     async def read(_: object) -> set[object]:
@@ -195,7 +195,7 @@ async def take_turns(request_server: RequestServer, log: Log) -> None:
     """Settled requests leave the registry, as they do when the log is read."""
     for _ in range(4):
         await request_server._turn()
-        await asyncio.gather(*request_server._answering.values())
+        await asyncio.gather(*request_server._answering.tasks.values())
         for key in log.settled:
             request_server.registry.requests.pop(key.removeprefix("request "), None)
 
@@ -316,9 +316,9 @@ async def test_a_topic_that_is_read_anew_answers_no_create_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The registry lacks the consumer then, though the topic has it: it was not deleted."""
-    monkeypatch.setattr(serve, "LOOK_S", 0.0)
-    monkeypatch.setattr(serve, "SERVED_S", 3_600.0)
-    monkeypatch.setattr(serve, "describe", lambda registry, host, id, now: {"name": id[1]})
+    monkeypatch.setattr(answering, "LOOK_S", 0.0)
+    monkeypatch.setattr(answering, "SERVED_S", 3_600.0)
+    monkeypatch.setattr(answering, "describe", lambda registry, host, id, now: {"name": id[1]})
     registry = request_server.registry
     registry.reload(make_files())
     ask_for(registry, ["made"])
@@ -334,7 +334,7 @@ async def test_a_topic_that_is_read_anew_answers_no_create_meanwhile(
     await request_server._turn()
     await request_server._turn()
     assert ("S", "made") in registry.effective().consumers
-    assert request_server._answering
+    assert request_server._answering.tasks
     request_server._is_astray = True
     await request_server._turn()
     assert not list_answers(log)
@@ -377,8 +377,8 @@ async def test_a_request_that_cannot_be_handled_is_answered(
         return Decision(respond(request, {"total": 0}))
 
     decide_by(monkeypatch, decide)
-    monkeypatch.setattr(serve, "describe", fail)
-    monkeypatch.setattr(serve, "SERVED_S", 0.01)
+    monkeypatch.setattr(answering, "describe", fail)
+    monkeypatch.setattr(answering, "SERVED_S", 0.01)
     await take_turns(request_server, log)
     assert sorted(log.settled) == ["request one", "request two"]
     error: Body = log.answers[ONE]["error"]
@@ -461,24 +461,24 @@ async def test_creates_are_decided_and_answered_together(
     ask_for(registry, names)
     await request_server._turn()
     assert log.commits == 1
-    monkeypatch.setattr(serve, "describe", lambda registry, host, id, now: {"name": id[1]})
+    monkeypatch.setattr(answering, "describe", lambda registry, host, id, now: {"name": id[1]})
     host.reports |= {("S", name): {"state": "running"} for name in names}
     take(registry, *log.own)
     assert [id[1] for id in registry.definitions] == names
-    await asyncio.gather(*request_server._answering.values())
+    await asyncio.gather(*request_server._answering.tasks.values())
     assert log.commits == 2
     assert {name: answer["name"] for name, answer in list_answers(log).items()} == {name: name for name in names}
     assert sorted(log.settled) == [f"request {name}" for name in names]
     await asyncio.sleep(0)
-    assert not request_server._answering
+    assert not request_server._answering.tasks
 
 
 async def test_a_state_that_cannot_be_dropped_delays_no_answer(
     request_server: RequestServer, host: Owner, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Everything else of the change is in effect then (`Host.take_up`)."""
-    monkeypatch.setattr(serve, "SERVED_S", 3_600.0)
-    monkeypatch.setattr(serve, "describe", lambda registry, host, id, now: {"name": id[1]})
+    monkeypatch.setattr(answering, "SERVED_S", 3_600.0)
+    monkeypatch.setattr(answering, "describe", lambda registry, host, id, now: {"name": id[1]})
     read_back(monkeypatch, log)
     ask_for(request_server.registry, ["made"])
     await request_server._turn()
@@ -487,7 +487,7 @@ async def test_a_state_that_cannot_be_dropped_delays_no_answer(
     with pytest.raises(SourceUnavailable):
         await request_server._turn()
     async with asyncio.timeout(20):
-        await asyncio.gather(*request_server._answering.values())
+        await asyncio.gather(*request_server._answering.tasks.values())
     assert list_answers(log)["made"]["name"] == "made"
 
 
@@ -567,7 +567,7 @@ async def test_a_large_audit_takes_no_audit_of_another_request_along(
         return Decision(respond(request, {"name": request.id}) if at == "decide" else None)
 
     decide_by(monkeypatch, decide)
-    monkeypatch.setattr(serve, "SERVED_S", 0.01)
+    monkeypatch.setattr(answering, "SERVED_S", 0.01)
     log.largest_event = 4_000
     await take_turns(request_server, log)
     assert sorted(log.settled) == [f"request {name}" for name in names]
@@ -587,8 +587,8 @@ async def test_an_answer_that_cannot_be_described_takes_no_other_along(
     ask_for(request_server.registry, ["a", "b", "c"])
     await request_server._turn()
     take(request_server.registry, *log.own)
-    monkeypatch.setattr(serve, "describe", tell)
-    monkeypatch.setattr(serve, "SERVED_S", 0.01)
+    monkeypatch.setattr(answering, "describe", tell)
+    monkeypatch.setattr(answering, "SERVED_S", 0.01)
     await take_turns(request_server, log)
     answers = list_answers(log)
     assert {name: "error" in answer for name, answer in answers.items()} == {"a": False, "b": True, "c": False}
@@ -598,18 +598,18 @@ async def test_a_consumer_that_is_not_served_holds_up_no_other_answer(
     request_server: RequestServer, host: Owner, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader of its stream's partition may be away, for example."""
-    monkeypatch.setattr(serve, "SERVED_S", 600.0)
+    monkeypatch.setattr(answering, "SERVED_S", 600.0)
     names = ["a", "b", "c"]
     registry = request_server.registry
     ask_for(registry, names)
     await request_server._turn()
     take(registry, *log.own)
-    monkeypatch.setattr(serve, "describe", lambda registry, host, id, now: {"name": id[1]})
+    monkeypatch.setattr(answering, "describe", lambda registry, host, id, now: {"name": id[1]})
     host.reports |= {("S", name): {"state": "running"} for name in ("b", "c")}
     async with asyncio.timeout(60):
         await until(lambda: list_answers(log).keys() == {"b", "c"}, pause_s=0.01)
     host.reports["S", "a"] = {"state": "running"}
-    await asyncio.gather(*request_server._answering.values())
+    await asyncio.gather(*request_server._answering.tasks.values())
     assert sorted(log.settled) == [f"request {name}" for name in names]
 
 

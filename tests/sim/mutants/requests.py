@@ -21,7 +21,7 @@ REQUESTS = (
                 "            elif False:\n",
             ),
             Change(
-                "overlay.control.serve",
+                "overlay.control.answering",
                 "        return is_served or id not in self.registry.effective().consumers\n",
                 "        return is_served\n",
             ),
