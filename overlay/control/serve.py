@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from aiokafka.errors import KafkaError
@@ -42,12 +42,13 @@ from . import answering
 from . import decide as rules
 from .answering import OF_KAFKA, Answers, ServedAnswers, refuse_deleted, settle
 from .brokertime import Age
-from .changes import find_temporary, has_room, makes_output
+from .changes import find_temporary, has_room
 from .creation import find_log_ends, is_missing
 from .decide import Decision, decide
+from .file_definitions import FileDefinitions
 from .grouping import MOST as MOST_TOGETHER
 from .grouping import group_requests, is_independent
-from .records import ConsumerId, Definition, Origin, Subject, make_key, write_definition
+from .records import ConsumerId, Definition, Origin, Subject, make_key
 from .registry import Registry
 from .relay import Relay
 from .requests import Op, Request, respond
@@ -120,6 +121,7 @@ class RequestServer:
     _journals: ShardJournals = field(init=False)
     _answers: Answers = field(init=False)
     _answering: ServedAnswers = field(init=False)
+    _files: FileDefinitions = field(init=False)
     _held: tuple[int, float] = (-1, 0.0)
     """The open transaction behind which the topic is not read on, as its offset, and since when, monotonic seconds;
     -1 if there is none."""
@@ -135,9 +137,6 @@ class RequestServer:
     """Consumers of files that it has ended, and that are not stopped yet."""
     _reloaded: Loaded | None = None
     """Changed files that are to be taken up."""
-    _unwritten: list[Definition] | None = None
-    """Definitions of files that the topic does not have yet; None if they have to be compared
-    again."""
     _told: set[str] = field(default_factory=set)
     """Problems that were logged."""
     _is_astray: bool = False
@@ -151,6 +150,7 @@ class RequestServer:
         self._journals = ShardJournals(self.kafka, self.prefix, self._tail, self._outbox)
         self._answers = Answers(self.name, self._journals)
         self._answering = ServedAnswers(self.registry, self._journals, self._answers, lambda: self._taken_up)
+        self._files = FileDefinitions(self.registry, self.admin, self._journals)
         topics = self.registry.files.service.topics
         if topics.requests:
             self._relay = Relay(self.kafka, self.admin, make_rule(topics), self.wake, self._count_passed_over)
@@ -311,7 +311,7 @@ class RequestServer:
         if self.registry.keep_policies(self.host.find_kept_policies()):
             subjects.add(Subject.CONSUMER)
         if subjects & {Subject.CONSUMER, Subject.PAUSE}:
-            self._unwritten = None
+            self._files.compare_again()
             self._tell_problems()
             await self._take_up()
         self.host.drain(drained=self.is_drained)
@@ -378,7 +378,7 @@ class RequestServer:
         await self._journals.drop()
         self._forgotten.clear()
         self._lapsed.clear()
-        self._unwritten = None
+        self._files.compare_again()
         self._journals.hold = await self._tail.find_end()
         self._beginnings = self._tail.beginnings
 
@@ -421,50 +421,13 @@ class RequestServer:
         """
         if not self._journals.is_read_back:
             return
-        await self._write_files()
+        await self._files.write()
         await self._lapse(self.host.tend())
         if self._journals.is_read_back:
             await self._finish_deletions()
 
-    async def _write_files(self) -> None:
-        """Write the definitions of files that the topic does not have, for our shards, in one
-        transaction for each shard. A shard of which not everything was read yet is left for the
-        next turn.
-        """
-        if self._unwritten is None:
-            self._unwritten = list(self.registry.find_unwritten(now_ns()))
-        unwritten = {definition.id: definition for definition in self._unwritten}
-        for shard, ids in self._sort(unwritten).items():
-            if not await self._journals.knows_all(shard):
-                continue
-            mine = [unwritten[id] for id in ids]
-            written = [await self._complete(definition) for definition in mine]
-            records = [write_definition(definition) for definition in written]
-            await self._journals.write(mine[0].id, records, decided=True)
-            done = {definition.id for definition in mine}
-            self._unwritten = [definition for definition in self._unwritten if definition.id not in done]
-
-    async def _complete(self, definition: Definition) -> Definition:
-        """Return a file's definition. If the consumer is new, what Kafka tells at its creation is added: the
-        present ends of the logs, if it begins there, and whether a temporary output is still to be made.
-        """
-        config = definition.config
-        stream = self.registry.files.streams.get(config.stream)
-        if stream is None or definition.id in self.registry.definitions:
-            return definition
-        ends = await find_log_ends(self.admin, stream) if config.deliver_policy.begins_at_end else None
-        topic = config.deliver_subject
-        # a shard may have begun with the file already, and have created it
-        is_new = config.output.temporary and await is_missing(self.admin, topic, counts_made=True)
-        return replace(definition, ends=ends, makes_output=makes_output(self.registry, config, lacks_output=is_new))
-
     def _sort(self, ids: Iterable[ConsumerId]) -> dict[int, list[ConsumerId]]:
-        """Return those of these consumers that belong to our shards, by shard."""
-        found: dict[int, list[ConsumerId]] = {}
-        for id in ids:
-            if (shard := self.host.find_shard(id)) is not None:
-                found.setdefault(shard, []).append(id)
-        return found
+        return self._journals.sort_by_shard(ids)
 
     async def _lapse(self, ids: Collection[ConsumerId]) -> None:
         """End consumers that inactive_threshold has ended: delete them, or if a file defines them,

@@ -18,6 +18,7 @@ from overlay.config import ConsumerConfig, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
 from overlay.control import answering, serve, shard_journals
 from overlay.control.decide import Body, Decision, Host
+from overlay.control.file_definitions import FileDefinitions
 from overlay.control.records import Definition, Origin, Subject, split_key, write_definition, write_drain
 from overlay.control.registry import Registry
 from overlay.control.relay import Relay, Taken
@@ -162,7 +163,7 @@ def request_server(monkeypatch: pytest.MonkeyPatch, log: Log) -> RequestServer:
     registry = Registry(make_files(make_config()))
     found = RequestServer({"bootstrap.servers": "localhost:1"}, Questions(), registry, "test")  # type: ignore[arg-type]
     found._attach(Owner())
-    found._unwritten = []
+    found._files._unwritten = []
 
     async def read(_: object) -> set[object]:
         return set()
@@ -633,13 +634,14 @@ async def test_many_files_are_written_at_once_and_compared_once_each(
         return compare(config, other)
 
     names = [f"c{number}" for number in range(300)]
-    request_server.registry, request_server._unwritten = Registry(make_files(*map(make_config, names))), None
+    registry = Registry(make_files(*map(make_config, names)))
+    files = FileDefinitions(registry, request_server.admin, request_server._journals)
     monkeypatch.setattr(ConsumerConfig, "__eq__", count)
-    await request_server._write_files()
+    await files.write()
     written = [(record.key or b"").decode() for record in log.own]
     assert [key.split()[-1] for key in written] == names
     assert compared <= 2 * len(names)
-    assert not request_server._unwritten
+    assert not files._unwritten
 
 
 def read_back(monkeypatch: pytest.MonkeyPatch, log: Log) -> None:
