@@ -5,7 +5,7 @@ requests. A request is answered by the worker that owns the shard of the request
 stream. Only that worker writes about it (shard_journals.py). Requests are decided on a registry that
 includes every earlier decision: after something is written, the next request waits until it has
 been read back. Creates, updates and deletes that do not depend on each other are decided together
-(grouping.py). Slow answers do not hold up other requests (answering.py).
+(deciding.py). Slow answers do not hold up other requests (answering.py).
 
 Requests of clients with few rights come through a topic of their own. The owner of the first shard
 copies those that are allowed into the control topic (relay.py).
@@ -14,14 +14,14 @@ copies those that are allowed into the control topic (relay.py).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from aiokafka.errors import KafkaError
 
 from overlay.clock import monotonic, now_ns
-from overlay.config import DeliverPolicy, Loaded, LogEnds
+from overlay.config import Loaded
 from overlay.config.consumer import AckPolicy
 from overlay.consumer.effects import Advise, Advisory
 from overlay.dispatch.event_topic import encode_notices
@@ -36,18 +36,12 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.entry import Entry
 from overlay.output.record import Record
-from overlay.waits import Backoff, Slices, is_cancelled, is_set_within, until
+from overlay.waits import Backoff, is_cancelled, is_set_within, until
 
-from . import answering
 from . import decide as rules
-from .answering import OF_KAFKA, Answers, ServedAnswers, refuse_deleted, settle
-from .brokertime import Age
-from .changes import find_temporary, has_room
-from .creation import find_log_ends, is_missing
-from .decide import Decision, decide
+from .answering import Answers, ServedAnswers, refuse_deleted
+from .deciding import Decider
 from .file_definitions import FileDefinitions
-from .grouping import MOST as MOST_TOGETHER
-from .grouping import group_requests, is_independent
 from .records import ConsumerId, Definition, Origin, Subject, make_key
 from .registry import Registry
 from .relay import Relay
@@ -122,13 +116,12 @@ class RequestServer:
     _answers: Answers = field(init=False)
     _answering: ServedAnswers = field(init=False)
     _files: FileDefinitions = field(init=False)
+    _decider: Decider = field(init=False)
     _held: tuple[int, float] = (-1, 0.0)
     """The open transaction behind which the topic is not read on, as its offset, and since when, monotonic seconds;
     -1 if there is none."""
     _beginnings: int = 0
     """Those of the tail that we have taken note of."""
-    _alone: set[str] = field(default_factory=set)
-    """Requests that could not be decided together with others."""
     _forgotten: set[ConsumerId] = field(default_factory=set)
     """Deleted consumers whose state is dropped already."""
     _lapsed: set[ConsumerId] = field(default_factory=set)
@@ -151,6 +144,7 @@ class RequestServer:
         self._answers = Answers(self.name, self._journals)
         self._answering = ServedAnswers(self.registry, self._journals, self._answers, lambda: self._taken_up)
         self._files = FileDefinitions(self.registry, self.admin, self._journals)
+        self._decider = Decider(self.registry, self.admin, self._journals, self._answers, self._answering, self.metrics)
         topics = self.registry.files.service.topics
         if topics.requests:
             self._relay = Relay(self.kafka, self.admin, make_rule(topics), self.wake, self._count_passed_over)
@@ -222,7 +216,7 @@ class RequestServer:
 
     def _attach(self, host: Host) -> None:
         """Answer for the shards of this worker. Call it before the first turn."""
-        self.host = self._journals.host = self._answering.host = host
+        self.host = self._journals.host = self._answering.host = self._decider.host = host
 
     async def _turn_or_wait(self, stop: asyncio.Event, backoff: Backoff) -> None:
         """Take a turn. After an error of Kafka, log it, close the journals and wait, until `stop` at most."""
@@ -317,17 +311,7 @@ class RequestServer:
         self.host.drain(drained=self.is_drained)
         self._taken_up = self._tail.seen
         await self._keep_registry()
-        if self._journals.is_read_back:
-            await self._pass_over()
-        # each decision needs a registry that contains every earlier one it depends on
-        slices = Slices(answering.SLICE_S)
-        for shard, requests in self._group_requests():
-            if not self._journals.is_read_back:
-                return
-            if not await self._handle(requests, shard):
-                return
-            await slices.rest()
-        if self._relay is not None:
+        if await self._decider.decide_waiting() and self._relay is not None:
             await self._take_open(self._relay)
 
     async def _take_up(self) -> None:
@@ -345,29 +329,6 @@ class RequestServer:
             self._taken_up = self._tail.seen
             raise
         self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
-
-    def _group_requests(self) -> Iterator[tuple[int, list[Request]]]:
-        """Yield each shard of ours with requests to decide together, in their order."""
-        waiting = [request for request in self.registry.requests.values() if request.id not in self._answering]
-        self._alone.intersection_update(self.registry.requests)
-        sources = {topic for stream in self.registry.files.streams.values() for topic in stream.topic_names}
-        fresh = sum(
-            request.op is Op.CREATE
-            and not request.is_excess
-            and request.about not in self.registry.definitions
-            and self.host.find_shard(request.about) is not None
-            for request in waiting
-        )
-        # decided together they would all see the same free places; after one group the registry is looked at again
-        is_scarce = not has_room(self.registry, min(fresh, MOST_TOGETHER))
-        return group_requests(
-            waiting,
-            self.host.find_shard,
-            lambda request: (
-                request.id in self._alone
-                or (not request.is_excess and (is_scarce or not is_independent(request, sources)))
-            ),
-        )
 
     async def _begin_again(self) -> None:
         """Drop everything that depends on the former log: open answers, journals, and notes of
@@ -412,8 +373,6 @@ class RequestServer:
             if str(problem) not in self._told:
                 log.error("config problem", problem=str(problem))
         self._told = {str(problem) for problem in found}
-
-    # what is to be done without being asked
 
     async def _keep_registry(self) -> None:
         """Do what no request asks for: write definitions of files to the topic, end idle consumers,
@@ -529,67 +488,6 @@ class RequestServer:
         except OverlayError as error:
             log.warning("a temporary topic is left; delete it by hand", topic=topic, reason=str(error))
 
-    # requests
-
-    async def _pass_over(self) -> None:
-        """Remove our shards' requests whose clients do not wait any more, unanswered, in one
-        transaction for each shard.
-
-        A worker that was suspended for hours may find hundreds. One transaction for each of them
-        would take minutes, and newer requests would wait behind them.
-        """
-        past: dict[int, list[Request]] = {}
-        for request in self.registry.requests.values():
-            shard = self.host.find_shard(request.about)
-            if shard is None or request.id in self._answering:
-                continue
-            if self._tail.brokers.judge(request.expires_at, now_ns(), monotonic()) is Age.PAST:
-                past.setdefault(shard, []).append(request)
-        for requests in past.values():
-            log.info("requests are passed over: their clients wait no more", count=len(requests), first=requests[0].id)
-            await self._journals.write(requests[0].about, [settle(request) for request in requests])
-
-    async def _handle(self, requests: Sequence[Request], shard: int) -> bool:
-        """Decide requests of one shard together, except requests whose clients do not wait any
-        more: the next turn passes them over. First measure the brokers' time if that is needed to
-        tell. Return False if those behind them must wait for the next turn.
-        """
-        due: list[Request] = []
-        for request in requests:
-            age = self._tail.brokers.judge(request.expires_at, now_ns(), monotonic())
-            if age is Age.UNKNOWN:
-                await self._journals.write(request.about, [Record(make_key(Subject.REQUEST, f"$time-{shard}"), None)])
-                self._tail.brokers.measure(monotonic())
-                return False
-            if age is not Age.PAST:
-                due.append(request)
-        if any(request.expires_at <= now_ns() for request in due):
-            self._tell_ahead()
-        if not due:
-            return True
-        if not await self._journals.knows_all(shard):
-            return False
-        if len(due) > 1:
-            return await self._decide_together(due)
-        async with self._answers.answer_failure(due[0]):
-            await self._decide(due)
-        return True
-
-    async def _decide_together(self, requests: Sequence[Request]) -> bool:
-        """Decide requests that do not depend on each other, and return True. If that fails because
-        of one of them, return False: the next turns decide each alone.
-        """
-        try:
-            await self._decide(requests)
-            return True
-        except OF_KAFKA:
-            raise
-        except Exception as error:  # noqa: BLE001 - the request that causes it is answered when it is alone
-            log.warning("requests are decided one by one", count=len(requests), reason=str(error))
-            self._alone.update(request.id for request in requests)
-            self.wake()
-            return False
-
     async def _take_open(self, relay: Relay) -> None:
         """Copy open requests into the control topic, if the first shard is ours, and answer those
         that may not be asked in this way."""
@@ -613,60 +511,3 @@ class RequestServer:
             # the requests are read again, from behind the last copy
             await relay.close()
             raise
-
-    def _tell_ahead(self) -> None:
-        ahead = self._tail.brokers.tell_ahead(now_ns(), monotonic())
-        if ahead is not None:
-            self.metrics.clock_ahead_seconds.set(ahead)
-            log.warning(
-                "this machine's clock is ahead of the brokers': set it. Requests are judged by the brokers' time, but deadlines"
-                " and pauses go by this clock",
-                seconds=round(ahead, 3),
-            )
-
-    async def _decide(self, requests: Sequence[Request]) -> None:
-        """Decide requests of one shard, and carry the decisions out in one transaction. Creates and
-        updates are answered by a task once the consumers are served."""
-        records: list[Record] = []
-        entries: list[Entry] = []
-        later: list[Request] = []
-        ends: dict[str, LogEnds | None] = {}
-        slices = Slices(answering.SLICE_S)
-        for request in requests:
-            found = await self._find_ends(request, ends)
-            topic = find_temporary(request, self.prefix)
-            lacks_output = topic != "" and await is_missing(self.admin, topic)
-            decision = decide(self.registry, self.host, request, now_ns(), found, lacks_output=lacks_output)
-            more = self._carry_out(request, decision)
-            records += more[0]
-            entries += more[1]
-            if decision.response is None and request.op in (Op.CREATE, Op.UPDATE):
-                later.append(request)
-            await slices.rest()
-        if records or entries:
-            await self._journals.write(requests[0].about, records, entries, decided=True, is_whole=len(requests) > 1)
-        if later:
-            self._answering.begin(later)
-
-    async def _find_ends(self, request: Request, known: dict[str, LogEnds | None]) -> LogEnds | None:
-        """Return the ends of the stream's logs for a request that may create a consumer, None if
-        they are not needed or unknown. `known`: by stream, those that were found for requests that
-        are decided together; they are added."""
-        stream, config = self.registry.files.streams.get(request.stream), request.body.get("config")
-        is_new = request.op is Op.CREATE and request.about not in self.registry.definitions
-        policy = config.get("deliver_policy") if isinstance(config, dict) else None
-        if stream is None or not is_new or not any(policy == each for each in DeliverPolicy if each.begins_at_end):
-            return None
-        if stream.name not in known:
-            known[stream.name] = await find_log_ends(self.admin, stream)
-        return known[stream.name]
-
-    def _carry_out(self, request: Request, decision: Decision) -> tuple[list[Record], list[Entry]]:
-        """Return what a decision writes: its records to the control topic, and its advisory and its answer, if there is one
-        now."""
-        entries: list[Entry] = []
-        if decision.advisory is not None:
-            entries += encode_notices([Advise(decision.advisory)], *request.about, now_ns(), self.prefix)
-        if decision.response is not None:
-            entries += self._answers.answer(request, decision.response)
-        return [*decision.records, *([settle(request)] if decision.is_settled else [])], entries

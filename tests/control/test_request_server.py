@@ -16,7 +16,7 @@ import pytest
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
-from overlay.control import answering, serve, shard_journals
+from overlay.control import answering, deciding, serve, shard_journals
 from overlay.control.decide import Body, Decision, Host
 from overlay.control.file_definitions import FileDefinitions
 from overlay.control.records import Definition, Origin, Subject, split_key, write_definition, write_drain
@@ -189,7 +189,7 @@ def decide_by(monkeypatch: pytest.MonkeyPatch, decide: Callable[[Request], Decis
     ) -> Decision:
         return decide(request)
 
-    monkeypatch.setattr(serve, "decide", decide_alone)
+    monkeypatch.setattr(deciding, "decide", decide_alone)
 
 
 async def take_turns(request_server: RequestServer, log: Log) -> None:
@@ -501,7 +501,7 @@ async def test_the_last_free_places_are_given_out_one_by_one(request_server: Req
     ask_for(registry, names)
 
     def list_groups() -> list[list[str]]:
-        return [[request.id for request in requests] for _, requests in request_server._group_requests()]
+        return [[request.id for request in requests] for _, requests in request_server._decider._group_requests()]
 
     assert list_groups() == [[name] for name in names]
     # what takes no place does not count
@@ -551,7 +551,7 @@ async def test_a_create_that_fails_takes_no_other_along(
     assert {name for name, answer in answers.items() if "error" in answer} == {"b"}
     assert (answers["a"]["name"], answers["c"]["name"]) == ("a", "c")
     await request_server._turn()
-    assert not request_server._alone
+    assert not request_server._decider._alone
 
 
 @pytest.mark.parametrize("at", ["decide", "answer"])
@@ -752,7 +752,7 @@ async def test_an_events_topic_that_refuses_leaves_groups_together(
     assert log.refusals == (largest is None)
     take(registry, *log.own)
     assert [id[1] for id in registry.definitions] == names
-    assert not request_server._alone
+    assert not request_server._decider._alone
 
 
 async def test_an_events_topic_that_is_away_holds_up_requests_once(request_server: RequestServer, log: Log) -> None:
