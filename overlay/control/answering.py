@@ -21,12 +21,12 @@ from itertools import chain
 from aiokafka.errors import KafkaError
 
 from overlay.clock import monotonic, now_ns
-from overlay.dispatch.answers import answer
-from overlay.dispatch.event_topic import encode_audit
 from overlay.errors import CredentialsRefused, DeliveryFailed, Fenced, SourceUnavailable
 from overlay.logs import get_logger
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.replies.answers import answer
+from overlay.replies.event_topic import encode_audit
 from overlay.waits import Slices
 
 from .decide import Body, Host, describe

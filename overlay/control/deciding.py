@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from overlay.clock import monotonic, now_ns
 from overlay.config import DeliverPolicy, LogEnds
 from overlay.consumer.effects import Advise
-from overlay.dispatch.event_topic import encode_notices
 from overlay.kafka.admin import Admin
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.replies.event_topic import encode_notices
 from overlay.waits import Slices
 
 from . import answering

@@ -24,10 +24,6 @@ from overlay.clock import monotonic, now_ns
 from overlay.config import Loaded
 from overlay.config.consumer import AckPolicy
 from overlay.consumer.effects import Advise, Advisory
-from overlay.dispatch.event_topic import encode_notices
-from overlay.dispatch.reply_address import make_rule
-from overlay.dispatch.reply_sender import ReplySender
-from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import Fenced, OverlayError
 from overlay.kafka.admin import Admin
 from overlay.kafka.passed_over import OnPassedOver, PassedOver, ignore
@@ -36,6 +32,10 @@ from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.replies.event_topic import encode_notices
+from overlay.replies.reply_address import make_rule
+from overlay.replies.reply_sender import ReplySender
+from overlay.replies.reply_topics import ReplyTopics
 from overlay.waits import Backoff, is_cancelled, is_set_within, until
 
 from . import decide as rules

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from overlay.clock import monotonic
-from overlay.dispatch.reply_sender import ReplySender
 from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
 from overlay.kafka.own_topics import events_topic
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.replies.reply_sender import ReplySender
 from overlay.waits import unless
 
 from .event_gate import EventGate

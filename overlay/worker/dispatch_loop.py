@@ -38,8 +38,6 @@ from overlay.dispatch.interest import Readers
 from overlay.dispatch.machine_facts import MachineFacts
 from overlay.dispatch.output_offsets import OutputOffsets
 from overlay.dispatch.refetch import Refetch
-from overlay.dispatch.reply_address import parse_address
-from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.served_consumer import ConsumerSlot
 from overlay.dispatch.undelivered import Undelivered
 from overlay.jobs import Jobs
@@ -53,6 +51,8 @@ from overlay.output.batch_builder import OutputBatch, OutputTopic, refuse_oversi
 from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.output.transaction import PlainSender
+from overlay.replies.reply_address import parse_address
+from overlay.replies.reply_sender import ReplySender
 from overlay.state.shard_state import ConsumerId, Delta, StreamPartition, write_machine
 from overlay.waits import is_set_within
 

@@ -16,8 +16,6 @@ from overlay.dispatch.ack_topics import AckTopics
 from overlay.dispatch.dispatcher import Dispatcher
 from overlay.dispatch.effect_encoder import EffectEncoder
 from overlay.dispatch.refetch import Refetch, locate_by, locate_in
-from overlay.dispatch.reply_address import make_rule
-from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.served_consumer import Beginning, ConsumerSlot, slot
 from overlay.kafka.admin import Admin, OffsetSpec
 from overlay.kafka.log_position import LogPosition, TopicPartition
@@ -26,6 +24,8 @@ from overlay.kafka.passed_over import OnPassedOver
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender
+from overlay.replies.reply_address import make_rule
+from overlay.replies.reply_sender import ReplySender
 from overlay.state.shard_state import ConsumerId, ConsumerState, ShardState, StreamPartition
 
 from .assignment import Assignment

@@ -15,7 +15,7 @@ SMALL: Mapping[str, tuple[int, ...]] = {
     RECORD_CACHE: (1, 5_000),
     # a whole state has to go out within the deadline of a transaction, also where replication takes 0.2 s for each batch
     "overlay.output.entry.BATCH_BYTES": (2_000, 5_000),
-    "overlay.dispatch.reply_batches.BATCH_BYTES": (300, 5_000),
+    "overlay.replies.reply_batches.BATCH_BYTES": (300, 5_000),
     "overlay.output.produce.REQUEST_BYTES": (500, 5_000),
     "overlay.output.produce.WINDOW": (1, 2),
     "overlay.state.shard_state.PART_BYTES": (100, 2_000),

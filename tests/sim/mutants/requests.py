@@ -89,7 +89,7 @@ REQUESTS = (
         others cannot tell which messages it has pulled, and acks none.""",
         (
             Change(
-                "overlay.dispatch.reply_address",
+                "overlay.replies.reply_address",
                 "Address(topic, named or correlation, number)",
                 "Address(topic, named, number)",
             ),
