@@ -17,13 +17,11 @@ ROOT = REPOSITORY / "overlay"
 SPARK = REPOSITORY / "spark"
 
 PURE_PACKAGES = (
-    *("scan", "subject", "filter", "match", "consumer"),
+    *("scan", "subject", "filter", "match", "consumer", "dispatch"),
     *(f"index/{room}" for room in ("ledger", "pending", "skip")),
     "inspect/health",
     *(f"worker/{room}" for room in ("cursors", "round")),
 )
-IN_DISPATCH = {"ack_topics.py", "interest.py", "refetch.py"}
-"""What is not pure in dispatch/."""
 PURE_FILES = (
     "arrays.py",
     "config/schema_book.py",
@@ -115,6 +113,7 @@ IN_WORKER: dict[str, set[str]] = {
     "cursors": {"assignment", "round"},
     "round": set(),
     "commit": {"cursors", "round"},
+    "dispatch_io": set(),
     "kept": {"assignment", "cursors", "round"},
 }
 """Rooms of the worker: what each may import of the others."""
@@ -127,8 +126,7 @@ def list_files(package: str) -> list[Path]:
 
 def find_pure_files() -> list[Path]:
     rooms = [path for name in PURE_PACKAGES for path in list_files(name)]
-    dispatch = [path for path in list_files("dispatch") if path.name not in IN_DISPATCH]
-    return rooms + dispatch + [ROOT / name for name in PURE_FILES]
+    return rooms + [ROOT / name for name in PURE_FILES]
 
 
 def find_imports(path: Path) -> set[str]:

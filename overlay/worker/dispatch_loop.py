@@ -32,12 +32,9 @@ from overlay.consumer.acks import Flaw
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.events import Event, Pulled, Unreachable
 from overlay.dispatch.ack_decoder import AckBatch, AckDecoder, DecodedAcks
-from overlay.dispatch.ack_topics import AckTopics
 from overlay.dispatch.dispatcher import Dispatcher, Offer, Work
-from overlay.dispatch.interest import Readers
 from overlay.dispatch.machine_facts import MachineFacts
 from overlay.dispatch.output_offsets import OutputOffsets
-from overlay.dispatch.refetch import Refetch
 from overlay.dispatch.served_consumer import ConsumerSlot
 from overlay.dispatch.undelivered import Undelivered
 from overlay.jobs import Jobs
@@ -58,6 +55,9 @@ from overlay.waits import is_set_within
 
 from .commit.commits import Commits, CommitUnit
 from .cursors.cursors import Cursors
+from .dispatch_io.ack_topics import AckTopics
+from .dispatch_io.interest import Readers
+from .dispatch_io.refetch import Refetch
 from .round.task import Counts
 
 log = get_logger(__name__)

@@ -31,7 +31,7 @@ SMALL: Mapping[str, tuple[int, ...]] = {
     "overlay.kafka.range_reader.LOOK_BACK": (1, 3),
     "overlay.index.start_positions.WINDOW": (10, 100),
     "overlay.worker.backpressure.FULL": (8, 100),
-    "overlay.dispatch.refetch.NEAR": (1, 10),
+    "overlay.worker.dispatch_io.refetch.NEAR": (1, 10),
     "overlay.worker.commit.commits.CHECKPOINT_EVERY": (2, 20),
     "overlay.worker.commit.commits.PARTITIONS": (1, 2),
     "overlay.worker.commit.commits.QUEUE_BYTES": (500, 5_000),
