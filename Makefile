@@ -22,7 +22,7 @@ NAME   ?=
 
 # kernels that check every index, in a cache of their own
 CHECKED := NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(CURDIR)/.kernels-checked
-KERNEL_TESTS := $(addprefix tests/,consumer dispatch index match output scan stress subject)
+KERNEL_TESTS := $(addprefix tests/,consumer dispatch index match output replies scan stress subject worker/dispatch_io)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo kernels test test-long test-bounds lint format bench docs lock jars sbom audit clean

@@ -17,13 +17,11 @@ ROOT = REPOSITORY / "overlay"
 SPARK = REPOSITORY / "spark"
 
 PURE_PACKAGES = (
-    *("scan", "subject", "filter", "match", "consumer"),
+    *("scan", "subject", "filter", "match", "consumer", "dispatch"),
     *(f"index/{room}" for room in ("ledger", "pending", "skip")),
     "inspect/health",
     *(f"worker/{room}" for room in ("cursors", "round")),
 )
-IN_DISPATCH = {"ack_topics.py", "interest.py", "refetch.py", "reply_sender.py", "reply_topics.py"}
-"""What is not pure in dispatch/."""
 PURE_FILES = (
     "arrays.py",
     "config/schema_book.py",
@@ -36,6 +34,7 @@ PURE_FILES = (
         for name in ("assemble", "batch_builder", "dead_letters", "encoded_batch", "entry", "partition")
     ),
     "output/record.py",
+    *(f"replies/{name}.py" for name in ("answers", "event_topic", "reply_address", "reply_batches")),
     *(f"schemas/{name}.py" for name in ("ids", "protobuf_files")),
     *(f"state/{name}.py" for name in ("job_positions", "lag", "shard_state")),
     *(
@@ -78,7 +77,20 @@ EXEMPT = {
 }
 
 ROOMS = (
-    *("scan", "subject", "filter", "config", "kafka", "match", "schemas", "index", "consumer", "output", "state"),
+    *(
+        "scan",
+        "subject",
+        "filter",
+        "config",
+        "kafka",
+        "match",
+        "schemas",
+        "index",
+        "consumer",
+        "output",
+        "replies",
+        "state",
+    ),
     *("dispatch", "control", "fleet", "worker", "inspect", "client", "faust", "view", "local", "demo", "cli"),
 )
 """The rooms in the order of docs/architecture.md. A room imports only from those before it."""
@@ -89,17 +101,19 @@ APART = {
     "match": {"kafka"},
     "schemas": {"subject", "filter"},
     "consumer": {"kafka", "index", "match", "schemas"},
-    "inspect": {"worker", "dispatch"},
-    "client": {"worker", "dispatch"},
-    "faust": {"fleet", "worker", "dispatch", "inspect"},
-    "view": {"worker", "dispatch"},
+    "control": {"dispatch"},
+    "inspect": {"worker", "dispatch", "replies"},
+    "client": {"worker", "dispatch", "replies"},
+    "faust": {"fleet", "worker", "dispatch", "replies", "inspect"},
+    "view": {"worker", "dispatch", "replies"},
 }
 """Earlier rooms from which a room imports nothing either."""
-NOT_FOR_SPARK = {"faust", "fleet", "worker", "dispatch", "view", "demo", "cli"}
+NOT_FOR_SPARK = {"faust", "fleet", "worker", "dispatch", "replies", "view", "demo", "cli"}
 IN_WORKER: dict[str, set[str]] = {
     "cursors": {"assignment", "round"},
     "round": set(),
     "commit": {"cursors", "round"},
+    "dispatch_io": set(),
     "kept": {"assignment", "cursors", "round"},
 }
 """Rooms of the worker: what each may import of the others."""
@@ -112,8 +126,7 @@ def list_files(package: str) -> list[Path]:
 
 def find_pure_files() -> list[Path]:
     rooms = [path for name in PURE_PACKAGES for path in list_files(name)]
-    dispatch = [path for path in list_files("dispatch") if path.name not in IN_DISPATCH]
-    return rooms + dispatch + [ROOT / name for name in PURE_FILES]
+    return rooms + [ROOT / name for name in PURE_FILES]
 
 
 def find_imports(path: Path) -> set[str]:
@@ -218,7 +231,7 @@ def test_rooms_of_the_worker(room: str) -> None:
 RISKY = {"describe_consumer_groups", "list_consumer_group_offsets"}
 """Requests under which librdkafka may end the process when a connection breaks (overlay/kafka/admin.py)."""
 SERVICE = (
-    *("worker", "fleet", "control", "dispatch", "state", "output", "consumer", "index"),
+    *("worker", "fleet", "control", "dispatch", "state", "replies", "output", "consumer", "index"),
     *("match", "schemas", "kafka", "config", "filter", "scan"),
 )
 
@@ -367,7 +380,7 @@ def test_no_data_waits_for_the_default_threads() -> None:
     or at whether Kafka is there, a page for operators. Work on records has a thread of its own."""
     using = {
         shorten(path)
-        for package in ("worker", "control", "dispatch", "state", "output", "kafka")
+        for package in ("worker", "control", "dispatch", "state", "replies", "output", "kafka")
         for path in list_files(package)
         for name in ("to_thread", "finish_in_thread", "run_in_executor")
         if name in path.read_text(encoding="utf-8")

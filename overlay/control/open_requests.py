@@ -9,11 +9,11 @@ they are carried out as any other. All others are refused here.
 
 from __future__ import annotations
 
-from overlay.dispatch.reply_address import MAX_CORRELATION, ReplyRule, parse_address
 from overlay.kafka.header_names import CLIENT, CORRELATION, REPLY_PARTITION, REPLY_TOPIC, SENT
 from overlay.kafka.own_topics import ORDERED, control_topic, ordered_topic, requests_topic
 from overlay.kafka.records import StoredRecord
 from overlay.output.record import Record
+from overlay.replies.reply_address import MAX_CORRELATION, ReplyRule, parse_address
 
 from .records import Misfit, Subject, Unreadable, make_key, split_key
 from .requests import MAX_CLIENT, Op, Request, RequestRefusal, parse_request, refuse

@@ -24,9 +24,9 @@ from overlay.config.consumer import AckPolicy
 from overlay.config.document import Path, show_path
 from overlay.config.filters import check_filter
 from overlay.config.loader import check_own, word_violation
-from overlay.dispatch.reply_address import make_rule
 from overlay.errors import ConfigError, FilePosition
 from overlay.kafka.own_topics import control_topic
+from overlay.replies.reply_address import make_rule
 
 from .open_requests import find_copied
 from .records import (

@@ -17,8 +17,6 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import KafkaError
 
 from overlay.clock import monotonic
-from overlay.dispatch.answers import answer
-from overlay.dispatch.reply_address import ReplyRule
 from overlay.errors import CredentialsRefused, OverlayError, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
@@ -32,6 +30,8 @@ from overlay.kafka.records import RowReader, StoredRecord
 from overlay.logs import get_logger
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.replies.answers import answer
+from overlay.replies.reply_address import ReplyRule
 from overlay.scan import Malformed
 
 from .open_requests import copy_request, judge_open, note_refused, read_open

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import mmh3
 
 from overlay.config.codes import ERRORS, ApiError
-from overlay.dispatch.reply_address import Address, ReplyRule, read_address
 from overlay.kafka.header_names import CLIENT, SENT
 from overlay.kafka.own_topics import reply_topic
+from overlay.replies.reply_address import Address, ReplyRule, read_address
 from overlay.units import INT64_MAX, parse_duration
 
 from .records import MAX_VALUE, ConsumerId, Unreadable, read_json

@@ -8,18 +8,18 @@ decides only with a registry that has all that was written before, by itself and
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from overlay.clock import monotonic
-from overlay.dispatch.reply_sender import ReplySender
 from overlay.errors import DeliveryFailed, Fenced, SourceUnavailable
 from overlay.kafka.own_topics import events_topic
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.replies.reply_sender import ReplySender
 from overlay.waits import unless
 
 from .event_gate import EventGate
@@ -74,6 +74,14 @@ class ShardJournals:
     def is_read_back(self) -> bool:
         """Whether all that has to be read before a decision was read."""
         return self.tail.seen >= self.hold
+
+    def sort_by_shard(self, ids: Iterable[ConsumerId]) -> dict[int, list[ConsumerId]]:
+        """Return those of these consumers that belong to our shards, by shard."""
+        found: dict[int, list[ConsumerId]] = {}
+        for id in ids:
+            if (shard := self.host.find_shard(id)) is not None:
+                found.setdefault(shard, []).append(id)
+        return found
 
     async def write(
         self,

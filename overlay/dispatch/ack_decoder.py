@@ -27,13 +27,13 @@ from overlay.consumer.events import Event, FlowAnswered, read_ack
 from overlay.field import Field, FieldKind
 from overlay.kafka.header_names import CORRELATION, REPLY_PARTITION, REPLY_TOPIC, TOKEN
 from overlay.kernels import kernel
+from overlay.replies.reply_address import ReplyRule, read_address
 from overlay.scan import Decoder, Fault, Malformed, Records, make_plan
 from overlay.scan.codec import Arena
 from overlay.scan.commit import Aborted
 from overlay.scan.kernel import open_bodies
 
 from .ack_offsets import EVERYTHING, AckOffsets
-from .reply_address import ReplyRule, read_address
 
 _TOKEN = Field(FieldKind.HEADER, TOKEN)
 _REPLY = tuple(Field(FieldKind.HEADER, name) for name in (REPLY_TOPIC, REPLY_PARTITION, CORRELATION))

@@ -22,13 +22,13 @@ from overlay.output.batch_builder import MAX_MESSAGE_BYTES, BatchBuilder, Output
 from overlay.output.dead_letters import encode_dead_letters
 from overlay.output.entry import Entry, press_entries
 from overlay.output.undeliverable import find_refused
+from overlay.replies.answers import describe_reply, encode_answers, encode_statuses
+from overlay.replies.event_topic import encode_notices
+from overlay.replies.reply_address import parse_address
 from overlay.scan.codec import Codec
 from overlay.state.shard_state import ConsumerId
 
-from .answers import describe_reply, encode_answers, encode_statuses
-from .event_topic import encode_notices
 from .record_cache import NOWHERE, RecordCache
-from .reply_address import parse_address
 from .served_consumer import ConsumerSlot
 
 MILLISECOND = 1_000_000

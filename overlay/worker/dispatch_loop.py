@@ -32,14 +32,9 @@ from overlay.consumer.acks import Flaw
 from overlay.consumer.deadlines import NEVER
 from overlay.consumer.events import Event, Pulled, Unreachable
 from overlay.dispatch.ack_decoder import AckBatch, AckDecoder, DecodedAcks
-from overlay.dispatch.ack_topics import AckTopics
 from overlay.dispatch.dispatcher import Dispatcher, Offer, Work
-from overlay.dispatch.interest import Readers
 from overlay.dispatch.machine_facts import MachineFacts
 from overlay.dispatch.output_offsets import OutputOffsets
-from overlay.dispatch.refetch import Refetch
-from overlay.dispatch.reply_address import parse_address
-from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.served_consumer import ConsumerSlot
 from overlay.dispatch.undelivered import Undelivered
 from overlay.jobs import Jobs
@@ -53,11 +48,16 @@ from overlay.output.batch_builder import OutputBatch, OutputTopic, refuse_oversi
 from overlay.output.entry import Entry
 from overlay.output.record import Record
 from overlay.output.transaction import PlainSender
+from overlay.replies.reply_address import parse_address
+from overlay.replies.reply_sender import ReplySender
 from overlay.state.shard_state import ConsumerId, Delta, StreamPartition, write_machine
 from overlay.waits import is_set_within
 
 from .commit.commits import Commits, CommitUnit
 from .cursors.cursors import Cursors
+from .dispatch_io.ack_topics import AckTopics
+from .dispatch_io.interest import Readers
+from .dispatch_io.refetch import Refetch
 from .round.task import Counts
 
 log = get_logger(__name__)

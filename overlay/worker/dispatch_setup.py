@@ -12,12 +12,8 @@ from overlay.config import ConsumerConfig, Loaded, fill_defaults
 from overlay.dispatch.ack_decoder import AckDecoder
 from overlay.dispatch.ack_offsets import AckOffsets
 from overlay.dispatch.ack_starts import find_shared, is_another, is_new, settle
-from overlay.dispatch.ack_topics import AckTopics
 from overlay.dispatch.dispatcher import Dispatcher
 from overlay.dispatch.effect_encoder import EffectEncoder
-from overlay.dispatch.refetch import Refetch, locate_by, locate_in
-from overlay.dispatch.reply_address import make_rule
-from overlay.dispatch.reply_sender import ReplySender
 from overlay.dispatch.served_consumer import Beginning, ConsumerSlot, slot
 from overlay.kafka.admin import Admin, OffsetSpec
 from overlay.kafka.log_position import LogPosition, TopicPartition
@@ -26,11 +22,15 @@ from overlay.kafka.passed_over import OnPassedOver
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender
+from overlay.replies.reply_address import make_rule
+from overlay.replies.reply_sender import ReplySender
 from overlay.state.shard_state import ConsumerId, ConsumerState, ShardState, StreamPartition
 
 from .assignment import Assignment
 from .commit.commits import Commits
 from .cursors.cursors import Cursors
+from .dispatch_io.ack_topics import AckTopics
+from .dispatch_io.refetch import Refetch, locate_by, locate_in
 from .dispatch_loop import DispatchLoop
 
 log = get_logger(__name__)

@@ -21,8 +21,6 @@ from aiokafka.errors import KafkaError
 
 from overlay.clock import monotonic
 from overlay.config import ConsumerConfig, Loaded, OnUndeliverable
-from overlay.dispatch.reply_sender import ReplySender
-from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.errors import DeliveryFailed, Fenced, OverlayError, SourceChanged, SourceUnavailable
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
@@ -32,6 +30,8 @@ from overlay.kafka.passed_over import OnPassedOver, ignore
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.output.transaction import PlainSender, Transactions
+from overlay.replies.reply_sender import ReplySender
+from overlay.replies.reply_topics import ReplyTopics
 from overlay.state.shard_state import ConsumerId, Delta, ShardState, encode
 from overlay.state.takeover import take_over
 from overlay.waits import Backoff, is_cancelled, unless

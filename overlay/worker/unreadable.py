@@ -11,13 +11,13 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 from overlay.clock import monotonic, now_ns
-from overlay.dispatch.event_topic import encode_unreadable
-from overlay.dispatch.reply_sender import ReplySender
-from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.kafka.admin import Admin
 from overlay.kafka.passed_over import PassedOver
 from overlay.kafka.properties import Properties
 from overlay.logs import get_logger
+from overlay.replies.event_topic import encode_unreadable
+from overlay.replies.reply_sender import ReplySender
+from overlay.replies.reply_topics import ReplyTopics
 from overlay.waits import is_set_within
 
 log = get_logger(__name__)

@@ -29,7 +29,6 @@ from overlay.config.filters import compile_filter
 from overlay.dispatch.ack_decoder import AckDecoder
 from overlay.dispatch.dispatcher import Dispatcher, Offer
 from overlay.dispatch.effect_encoder import EffectEncoder
-from overlay.dispatch.reply_address import ReplyRule
 from overlay.dispatch.served_consumer import Beginning, slot
 from overlay.field import Field, FieldKind
 from overlay.index.ledger.allocate import restart
@@ -48,6 +47,7 @@ from overlay.output.encoded_batch import EncodedBatch, encode_records
 from overlay.output.record import Record
 from overlay.protobuf import Field as MessageField
 from overlay.protobuf import Kind, Message
+from overlay.replies.reply_address import ReplyRule
 from overlay.scan import make_plan
 from overlay.scan.avro.reader import AvroFormat
 from overlay.scan.codec import Codec

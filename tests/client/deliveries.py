@@ -21,7 +21,7 @@ from overlay.config.consumer import AckPolicy
 from overlay.consumer.acks import Ack, RangeAck, Token, Verb, parse_ack
 from overlay.consumer.effects import Status
 from overlay.consumer.pulls import StatusText
-from overlay.dispatch.answers import encode_statuses
+from overlay.replies.answers import encode_statuses
 from tests.support.kafka import NewTopicFixture, SureProducer
 from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, Seen

@@ -13,10 +13,10 @@ from overlay.consumer.pulls import PullRequest, StatusText
 from overlay.control.decide import Decision
 from overlay.control.registry import Registry
 from overlay.control.requests import Request, parse_request
-from overlay.dispatch.reply_address import ReplyRule
 from overlay.errors import FilePosition
 from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
 from overlay.output.record import Record
+from overlay.replies.reply_address import ReplyRule
 
 NOW = 1_800_000_000 * 10**9
 PREFIX = "overlay"

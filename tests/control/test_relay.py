@@ -8,9 +8,9 @@ import pytest
 
 from overlay.control.records import Misfit
 from overlay.control.relay import Relay
-from overlay.dispatch.reply_address import ReplyRule
 from overlay.errors import SourceUnavailable
 from overlay.kafka.passed_over import PassedOver
+from overlay.replies.reply_address import ReplyRule
 
 
 async def test_a_relay_rests_after_an_error_however_often_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

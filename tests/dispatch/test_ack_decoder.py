@@ -15,7 +15,7 @@ from overlay.consumer.acks import Ack, Flaw, Garbage, RangeAck, Verb, parse_ack
 from overlay.consumer.events import Acked, Event, FlowAnswered, Nakked, Progressed, Pulled, RangeAcked, Termed
 from overlay.dispatch.ack_decoder import MOST_RECORDS, AckBatch, AckDecoder
 from overlay.dispatch.ack_offsets import AckOffsets
-from overlay.dispatch.reply_address import ReplyRule
+from overlay.replies.reply_address import ReplyRule
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.header import Fault
 from tests.oracle.batches import Record

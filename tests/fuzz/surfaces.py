@@ -25,7 +25,6 @@ from overlay.control import open_requests, records, tail
 from overlay.control.records import Definition, Pause, Subject
 from overlay.control.requests import parse_request
 from overlay.dispatch.ack_decoder import AckDecoder
-from overlay.dispatch.reply_address import make_rule, read_address
 from overlay.errors import ConfigError, FilterSyntaxError
 from overlay.field import Field, FieldKind
 from overlay.filter.parse import parse as parse_filter
@@ -38,6 +37,7 @@ from overlay.kafka.log_position import LogPosition
 from overlay.kafka.records import RowReader, StoredRecord
 from overlay.protobuf import Field as MessageField
 from overlay.protobuf import Kind, Message
+from overlay.replies.reply_address import make_rule, read_address
 from overlay.scan import Decoder, Malformed, make_plan
 from overlay.scan.avro.reader import AvroFormat
 from overlay.scan.codec import Arena

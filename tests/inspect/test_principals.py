@@ -13,13 +13,14 @@ from overlay.config import checks, document, load, schema_book
 from overlay.consumer import acks, pulls
 from overlay.control import changes, open_requests, records, requests, tail
 from overlay.control import decide as rules
-from overlay.dispatch import ack_decoder, reply_address
+from overlay.dispatch import ack_decoder
 from overlay.filter.limits import DEFAULT
 from overlay.fleet import actions, memory, read, status
 from overlay.inspect.needs import Need, ResourceKind
 from overlay.inspect.principals import Role, find_role_needs, name_principal, write_commands
 from overlay.inspect.verdict import Finding, NeedState
 from overlay.kafka import oauth
+from overlay.replies import reply_address
 from overlay.scan import decode
 from overlay.scan.codec import Arena
 from overlay.schemas import registry_client

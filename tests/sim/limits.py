@@ -15,7 +15,7 @@ SMALL: Mapping[str, tuple[int, ...]] = {
     RECORD_CACHE: (1, 5_000),
     # a whole state has to go out within the deadline of a transaction, also where replication takes 0.2 s for each batch
     "overlay.output.entry.BATCH_BYTES": (2_000, 5_000),
-    "overlay.dispatch.reply_batches.BATCH_BYTES": (300, 5_000),
+    "overlay.replies.reply_batches.BATCH_BYTES": (300, 5_000),
     "overlay.output.produce.REQUEST_BYTES": (500, 5_000),
     "overlay.output.produce.WINDOW": (1, 2),
     "overlay.state.shard_state.PART_BYTES": (100, 2_000),
@@ -31,7 +31,7 @@ SMALL: Mapping[str, tuple[int, ...]] = {
     "overlay.kafka.range_reader.LOOK_BACK": (1, 3),
     "overlay.index.start_positions.WINDOW": (10, 100),
     "overlay.worker.backpressure.FULL": (8, 100),
-    "overlay.dispatch.refetch.NEAR": (1, 10),
+    "overlay.worker.dispatch_io.refetch.NEAR": (1, 10),
     "overlay.worker.commit.commits.CHECKPOINT_EVERY": (2, 20),
     "overlay.worker.commit.commits.PARTITIONS": (1, 2),
     "overlay.worker.commit.commits.QUEUE_BYTES": (500, 5_000),

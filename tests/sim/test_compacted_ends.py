@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from overlay.config import Loaded
-from overlay.dispatch.interest import Readers
 from overlay.kafka.admin import Admin
 from overlay.kafka.connection import open_client
+from overlay.worker.dispatch_io.interest import Readers
 from tests.output.pressing import Settings
 
 from .host import Worker, read_config, warm_up

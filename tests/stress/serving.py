@@ -13,12 +13,12 @@ from overlay.config.filters import compile_filter
 from overlay.dispatch.ack_decoder import AckBatch, AckDecoder
 from overlay.dispatch.dispatcher import Dispatcher, Offer
 from overlay.dispatch.effect_encoder import EffectEncoder
-from overlay.dispatch.reply_address import ReplyRule
 from overlay.dispatch.served_consumer import Beginning, slot
 from overlay.index.ledger.ledger import Ledger
 from overlay.index.start_positions import patterns
 from overlay.output.assemble import make_envelope
 from overlay.output.batch_builder import OutputBatch, OutputTopic
+from overlay.replies.reply_address import ReplyRule
 from overlay.scan.codec import Codec
 from overlay.scan.commit import NO_ABORTS
 from overlay.scan.decode import NO_STOP

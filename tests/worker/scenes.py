@@ -231,7 +231,11 @@ class AckClock:
 def ack_clock(monkeypatch: pytest.MonkeyPatch) -> AckClock:
     """For tests whose acks have to come in time: ack_wait is longer than any machine stalls, and over when they have come."""
     clock = AckClock()
-    for module in ("overlay.worker.dispatch_loop", "overlay.worker.dispatch_setup", "overlay.dispatch.ack_topics"):
+    for module in (
+        "overlay.worker.dispatch_loop",
+        "overlay.worker.dispatch_setup",
+        "overlay.worker.dispatch_io.ack_topics",
+    ):
         monkeypatch.setattr(f"{module}.now_ns", clock.now_ns)
     return clock
 

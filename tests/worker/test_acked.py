@@ -11,8 +11,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
-from overlay.dispatch.reply_address import Address
 from overlay.kafka.own_topics import acks_topic
+from overlay.replies.reply_address import Address
 from overlay.worker.dispatch_loop import DispatchLoop
 from tests.support.kafka import NewTopicFixture, SureProducer, await_markers, make_topic
 from tests.support.waiting import wait_until

@@ -11,11 +11,11 @@ import pytest
 from prometheus_client import generate_latest
 
 from overlay.clock import monotonic
-from overlay.dispatch.ack_topics import STALL_S, AckTopics, _Probe
 from overlay.kafka.admin import Admin
 from overlay.metrics import Metrics
 from overlay.scan.states import REASONS as NULL_REASONS
 from overlay.state.lag import Lags
+from overlay.worker.dispatch_io.ack_topics import STALL_S, AckTopics, _Probe
 from overlay.worker.gauges import Gauges
 from overlay.worker.metric_series import FEW, RESULTS, TURN, Series, observe_all
 from tests.support.kafka import NewTopicFixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from overlay.consumer.events import Pulled
 from overlay.consumer.pulls import PullRequest
-from overlay.dispatch.reply_address import Address
 from overlay.kafka.header_names import CORRELATION, REPLY_TOPIC
+from overlay.replies.reply_address import Address
 from tests.support.kafka import NewTopicFixture, make_topic
 from tests.support.waiting import wait_until
 from tests.worker.scenes import CommittedReader, Headers, Scene, Served, await_records, produce, read_committed, serve

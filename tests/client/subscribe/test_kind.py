@@ -8,8 +8,8 @@ from overlay.client.subscribe.acking import Head
 from overlay.client.subscribe.kind import RecordClassifier
 from overlay.consumer.effects import Status
 from overlay.consumer.pulls import StatusText, idle, name_last
-from overlay.dispatch.answers import encode_statuses
 from overlay.output.record import Headers
+from overlay.replies.answers import encode_statuses
 
 KIND = RecordClassifier(Head("S", "late"))
 TOKEN = b"$JS.ACK.S.late.1.1.1.1700000000000000000.0"

@@ -62,9 +62,9 @@ CHANGES = (
         served with its old filter, and records that follow the answer pass it by.""",
         (
             Change(
-                "overlay.control.serve",
-                "        if self._taken_up < written:\n            return False\n        is_served",
-                "        if self._tail.seen < written:\n            return False\n        is_served",
+                "overlay.control.answering",
+                "        if self.taken_up() < written:\n            return False\n        is_served",
+                "        if self.journals.tail.seen < written:\n            return False\n        is_served",
             ),
         ),
         history="test_changes.py::test_an_update_is_answered_when_it_is_in_effect",

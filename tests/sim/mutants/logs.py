@@ -24,7 +24,7 @@ LOGS = (
         output does not grow again, that is never, and the messages do not come again.""",
         (
             Change(
-                "overlay.dispatch.interest",
+                "overlay.worker.dispatch_io.interest",
                 "                if offsets.has_lost(partition, end, given[consumer]):\n",
                 "                if False:\n",
             ),

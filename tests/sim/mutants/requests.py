@@ -21,7 +21,7 @@ REQUESTS = (
                 "            elif False:\n",
             ),
             Change(
-                "overlay.control.serve",
+                "overlay.control.answering",
                 "        return is_served or id not in self.registry.effective().consumers\n",
                 "        return is_served\n",
             ),
@@ -89,7 +89,7 @@ REQUESTS = (
         others cannot tell which messages it has pulled, and acks none.""",
         (
             Change(
-                "overlay.dispatch.reply_address",
+                "overlay.replies.reply_address",
                 "Address(topic, named or correlation, number)",
                 "Address(topic, named, number)",
             ),

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.kafka.admin import Admin
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.replies.reply_topics import ReplyTopics
 from tests.support.kafka import NewTopicFixture
 
 

@@ -14,14 +14,14 @@ from aiokafka.errors import KafkaError, NotLeaderForPartitionError, TopicAuthori
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.memory_records import MemoryRecords
 
-from overlay.dispatch.reply_batches import pack
-from overlay.dispatch.reply_sender import AVOID_PASSING_S, AVOID_S, ReplySender
-from overlay.dispatch.reply_topics import ReplyTopics
 from overlay.kafka.admin import Admin
 from overlay.output.batch_builder import OutputBatch
 from overlay.output.encoded_batch import EncodedBatch, encode_records
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.replies.reply_batches import pack
+from overlay.replies.reply_sender import AVOID_PASSING_S, AVOID_S, ReplySender
+from overlay.replies.reply_topics import ReplyTopics
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import read_committed
 
@@ -184,8 +184,8 @@ def make_reply_sender(client: FaultyClient, counts: Counter[str]) -> ReplySender
 async def test_a_passing_fault_bars_a_topic_for_a_short_while(
     fault: type[KafkaError], seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("overlay.dispatch.reply_sender.PATIENCE_S", 0.2)
-    monkeypatch.setattr("overlay.dispatch.reply_topics.monotonic", lambda: 1_000.0)
+    monkeypatch.setattr("overlay.replies.reply_sender.PATIENCE_S", 0.2)
+    monkeypatch.setattr("overlay.replies.reply_topics.monotonic", lambda: 1_000.0)
     counts = Counter[str]()
     reply_sender = make_reply_sender(client := FaultyClient(fault), counts)
     reply_sender.put([make_message("t", n) for n in range(3)])
@@ -226,8 +226,8 @@ async def test_a_cancelled_close_leaves_nothing_open() -> None:
 
 async def test_room_counts_what_is_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is dropped: the dispatcher waits until there is room, or until the session that announced it has ended."""
-    monkeypatch.setattr("overlay.dispatch.reply_sender.ROOM", 1_000)
-    monkeypatch.setattr("overlay.dispatch.reply_sender.TOPIC_ROOM", 500)
+    monkeypatch.setattr("overlay.replies.reply_sender.ROOM", 1_000)
+    monkeypatch.setattr("overlay.replies.reply_sender.TOPIC_ROOM", 500)
     reply_sender = make_reply_sender(FaultyClient(KafkaError), Counter())
     pieces = [make_message("t", n) for n in range(100)]
     reply_sender.announce(pieces)

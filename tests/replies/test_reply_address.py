@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.dispatch.reply_address import Address, ReplyRule, parse_address, read_address
 from overlay.kafka.header_names import CORRELATION, REPLY_PARTITION, REPLY_TOPIC
 from overlay.kafka.own_topics import reply_topic
+from overlay.replies.reply_address import Address, ReplyRule, parse_address, read_address
 
 RULE = ReplyRule("overlay", ("inbox", "team.*"))
 

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from overlay.clock import monotonic, now_ns
+from overlay.dispatch.ack_offsets import AckOffsets
 from overlay.errors import SourceChanged, SourceUnavailable
 from overlay.kafka.admin import Admin, OffsetSpec
 from overlay.kafka.fetched import Changed, Denied, Fetched, Lost, cut_front
@@ -36,8 +37,6 @@ from overlay.kafka.partition_fetch import PartitionFetch
 from overlay.logs import get_logger
 from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId, StreamPartition
-
-from .ack_offsets import AckOffsets
 
 log = get_logger(__name__)
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from overlay.consumer.effects import Answer, ArmTimer, Status
 from overlay.consumer.pulls import NO_MESSAGES, StatusText, idle
-from overlay.dispatch.answers import describe_reply, encode_answers, encode_statuses
-from overlay.dispatch.reply_address import Address
 from overlay.kafka.header_names import CORRELATION
 from overlay.output.entry import Entry
 from overlay.output.record import Record
+from overlay.replies.answers import describe_reply, encode_answers, encode_statuses
+from overlay.replies.reply_address import Address
 
 REPLY = str(Address("replies", b"42", 3))
 

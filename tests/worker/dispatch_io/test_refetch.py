@@ -11,12 +11,12 @@ import pytest
 from overlay.arrays import Ints
 from overlay.avro import Type, parse_schema
 from overlay.config import StreamConfig
-from overlay.dispatch import refetch as refetch_module
-from overlay.dispatch.refetch import Recalled, Refetch, locate_in
 from overlay.jobs import Jobs
 from overlay.kafka.admin import connect
 from overlay.kafka.fetcher import Fetcher
 from overlay.kafka.log_position import TopicPartition
+from overlay.worker.dispatch_io import refetch as refetch_module
+from overlay.worker.dispatch_io.refetch import Recalled, Refetch, locate_in
 from tests.support.kafka import NewTopicFixture
 from tests.worker.scenes import produce
 

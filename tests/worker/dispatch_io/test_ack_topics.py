@@ -8,15 +8,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from overlay.dispatch import ack_topics
 from overlay.dispatch.ack_offsets import AckOffsets
-from overlay.dispatch.ack_topics import MOST_RECORDS, AckTopics
 from overlay.kafka.fetched import Fetched, log_position_after
 from overlay.kafka.log_position import LogPosition
 from overlay.metrics import Metrics
 from overlay.scan import Decoder, Fault, Malformed, make_plan
 from overlay.scan.header import split
 from overlay.state.shard_state import StreamPartition
+from overlay.worker.dispatch_io import ack_topics
+from overlay.worker.dispatch_io.ack_topics import MOST_RECORDS, AckTopics
 from tests.oracle.batches import Record
 from tests.support.batches import build, empty, end_marker
 from tests.support.tiny_records import build_tiny

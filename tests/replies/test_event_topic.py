@@ -3,9 +3,9 @@ from __future__ import annotations
 import json
 
 from overlay.consumer.effects import Advise, Advisory, Answer, ArmTimer, Effect, Sample
-from overlay.dispatch.event_topic import AUDIT, MOST_TEXT, encode_audit, encode_notices, encode_unreadable
 from overlay.kafka.own_topics import events_topic
 from overlay.kafka.passed_over import PassedOver
+from overlay.replies.event_topic import AUDIT, MOST_TEXT, encode_audit, encode_notices, encode_unreadable
 
 NOW = 10**18
 

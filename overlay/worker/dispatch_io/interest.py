@@ -23,14 +23,13 @@ from overlay.config.consumer import ConsumerConfig, Interest
 from overlay.consumer.events import Bound, Event, Read, Unbound
 from overlay.consumer.info import Facts
 from overlay.consumer.table import ASLEEP
+from overlay.dispatch.output_offsets import OutputOffsets
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
 from overlay.kafka.range_reader import find_records_end
 from overlay.logs import get_logger
 from overlay.output.batch_builder import OutputTopic
 from overlay.state.shard_state import ConsumerId
-
-from .output_offsets import OutputOffsets
 
 log = get_logger(__name__)
 

@@ -10,12 +10,12 @@ import pytest
 
 from overlay.consumer.events import Bound, Event, Unbound, Updated
 from overlay.consumer.table import ASLEEP
-from overlay.dispatch.interest import Readers
 from overlay.dispatch.served_consumer import Beginning, slot
 from overlay.kafka.admin import Admin
 from overlay.kafka.groups import Group, GroupAnswers, GroupMember
 from overlay.kafka.protocol import Code
 from overlay.state.shard_state import ConsumerId
+from overlay.worker.dispatch_io.interest import Readers
 from tests.consumer.driver import SECOND, START, configure
 from tests.control.registries import make_config
 from tests.output.pressing import Settings

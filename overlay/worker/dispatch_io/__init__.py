@@ -1,0 +1,1 @@
+"""What the dispatch loop asks of Kafka: ack topics, reader groups, and records that have to be read again."""
