@@ -53,7 +53,7 @@ class Decider:
     """Requests that could not be decided together with others."""
 
     async def decide_waiting(self) -> bool:
-        """Decide the requests that wait, and remove those whose clients do not. Return False if it stopped early because
+        """Decide the requests for whose answers clients wait, and remove the others. Return False if it stopped early because
         something that was written has to be read back first.
         """
         if self.journals.is_read_back:
