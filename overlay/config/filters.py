@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from overlay.errors import FilterSyntaxError, SubjectError
+from overlay.field import FieldKind
 from overlay.subject import Pattern, SubjectRule, is_subject
 
 from .consumer import FilterConfig
 from .document import Path
-from .stream import StreamConfig
+from .stream import StreamConfig, is_sectioned
 
 if TYPE_CHECKING:
     from overlay.filter import Filter
@@ -36,6 +37,30 @@ def compile_filter(config: FilterConfig, stream: StreamConfig) -> Filter | None:
     if config.sql is not None:
         return compile_sql(config.sql, stream.properties)
     return compile_properties(config.properties or {}, stream.properties)
+
+
+def list_properties(stream: StreamConfig) -> list[str]:
+    """Return the names of the declared properties that a filter names without a section."""
+    return [name for name in stream.properties if not is_sectioned(name)]
+
+
+def find_property(stream: StreamConfig, name: str) -> str:
+    """Return the declared property that a filter means by `name`, which is not declared itself: one whose name differs
+    in case, hyphens, underscores and dots alone, or else one that is read from the JSON field `name`. "" if there is none.
+    """
+    wanted = _fold(name)
+    for own in list_properties(stream):
+        if _fold(own) == wanted:
+            return own
+    for own in list_properties(stream):
+        source = stream.properties[own].source
+        if source is not None and source.kind is FieldKind.VALUE and _fold(source.name) == wanted:
+            return own
+    return ""
+
+
+def _fold(name: str) -> str:
+    return name.casefold().replace("-", "_").replace(".", "_")
 
 
 def check_filter(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[Path, str]]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from overlay.client.texts import make_printable
+from overlay.config.filters import find_property, list_properties
 from overlay.config.stream import PropertyType, StreamConfig, place_property
 from overlay.config.suggestion import suggest
 from overlay.config.values import ValueFormat
@@ -111,20 +112,24 @@ def _suggest(
     stream: StreamConfig, column: Column, wanted: Field, sampled: Sequence[SampledField], *, is_named: bool
 ) -> str:
     """Return the hint at the end of a line of `list_missing`, with a blank before it. If a header was
-    wanted and a JSON field has its name, it says how to declare that; otherwise it is a similar
-    name, or the first _SHOWN names of this kind that the records have. "" if they have none.
+    wanted, it is a declared property that the filter may mean, and how to declare a JSON field of
+    that name; otherwise it is a similar name, or the first _SHOWN names of this kind that the
+    records have. "" if they have none.
     """
+    is_undeclared = wanted.kind is FieldKind.HEADER and column.name not in stream.properties
+    if is_undeclared and (own := find_property(stream, column.name)):
+        return f" Did you mean {own}?"
+    declared = list_properties(stream) if is_undeclared else []
     fields = [each for each in sampled if each.present and each.field.kind is FieldKind.VALUE]
     name = column.name.casefold()
     same = [each for each in fields if each.field.name.split(".")[-1].casefold() == name]
     if same and wanted.kind is FieldKind.HEADER:
         best = min(same, key=_rank)
-        if not is_named:
-            return f" For the JSON field say --property {_declare(column.name, best, best.type, is_named=False)}"
-        declared = _declare(column.name, best, best.type, is_named=True)
-        return f" For the JSON field add to the file of stream {stream.name}, under properties: {declared}"
+        entry = _declare(column.name, best, best.type, is_named=is_named)
+        todo = f"add to the file of stream {stream.name}, under properties:" if is_named else "say --property"
+        return f"{suggest(column.name, declared)} For the JSON field {todo} {entry}"
     known = sorted(each.field.name for each in sampled if each.present and each.field.kind is wanted.kind)
-    if near := suggest(wanted.name, known):
+    if near := suggest(wanted.name, [*known, *declared]):
         return near
     return f" They have {', '.join(known[:_SHOWN])}" if known else ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from overlay.client.read.topic import describe_topic
@@ -88,6 +90,21 @@ def test_names_that_no_record_has(orders: StreamConfig) -> None:
     ]
     assert miss(topic, "to = 'x'", is_named=False)[0].endswith("Did you mean To?")
     assert miss(topic, "zebra = 'x'", is_named=False)[0].endswith("They have To")
+
+
+def test_a_declared_property_comes_before_advice_to_declare_one(tmp_path: Path) -> None:
+    properties = """properties:
+  country: {type: string, from: "{value:customer.country}"}
+  client_vip: {type: boolean, from: "{value:vip}"}
+"""
+    text = ORDERS.partition("properties:")[0] + properties
+    stream = load_files(tmp_path, {"streams/orders.yaml": text}).streams["ORDERS"]
+    assert miss(stream, "Country = 'NO'")[0].endswith("which the filter names. Did you mean country?")
+    assert miss(stream, "[customer.country] = 'NO'")[0].endswith("Did you mean country?")
+    assert miss(stream, "vip = 'true'")[0].endswith("Did you mean client_vip?")
+    assert miss(stream, "countri = 'NO'")[0].endswith("Did you mean country?")
+    (near,) = miss(stream, "contry = 'NO'", records=[SampledRecord(0, 1, None, b'{"contry": "NO"}', ())])
+    assert "Did you mean country? For the JSON field add to the file of stream ORDERS" in near
 
 
 def test_properties_that_no_record_has(orders: StreamConfig) -> None:
