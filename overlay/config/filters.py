@@ -46,17 +46,17 @@ def list_properties(stream: StreamConfig) -> list[str]:
 
 def find_property(stream: StreamConfig, name: str) -> str:
     """Return the declared property that a filter means by `name`, which is not declared itself: one whose name differs
-    in case, hyphens, underscores and dots alone, or else one that is read from the JSON field `name`. "" if there is none.
+    in case, hyphens, underscores and dots alone, or else one that is read from the JSON field `name`, or from one whose
+    path ends with `name`. "" if there is none.
     """
     wanted = _fold(name)
-    for own in list_properties(stream):
-        if _fold(own) == wanted:
-            return own
-    for own in list_properties(stream):
-        source = stream.properties[own].source
-        if source is not None and source.kind is FieldKind.VALUE and _fold(source.name) == wanted:
-            return own
-    return ""
+    names = list_properties(stream)
+    sources = {own: stream.properties[own].source for own in names}
+    paths = {own: each.name for own, each in sources.items() if each is not None and each.kind is FieldKind.VALUE}
+    found = [own for own in names if _fold(own) == wanted]
+    found += [own for own, path in paths.items() if _fold(path) == wanted]
+    found += [own for own, path in paths.items() if _fold(path.rpartition(".")[2]) == wanted]
+    return found[0] if found else ""
 
 
 def _fold(name: str) -> str:

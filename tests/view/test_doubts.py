@@ -151,6 +151,40 @@ def test_the_hint_has_the_type_and_the_place_of_the_sampled_values(orders: Strea
     assert hint("zebra") == ""
 
 
+def test_a_name_that_no_record_has_is_answered_with_the_names_that_there_are(tmp_path: Path) -> None:
+    text = (
+        ORDERS.partition("properties:")[0]
+        + """properties:
+  client_vip: {type: boolean, from: "{value:customer.vip}"}
+  amount: {type: double, from: "{value:amount}"}
+  totals: {type: double, from: "{value:t}"}
+"""
+    )
+    stream = load_files(tmp_path, {"streams/orders.yaml": text}).streams["ORDERS"]
+
+    def hint(name: str, near: str = "", records: list[SampledRecord] = AMOUNTS) -> str:
+        return hint_declaration(stream, name, "double", records, is_named=True, near=near)
+
+    absent = "one of 100 sampled records has a header or a JSON field 'total'; the stream declares totals, "
+    assert hint("total").startswith(f"n{absent}")
+    assert hint("total", "did you mean totals? If not, ").startswith(f"did you mean totals? N{absent}")
+    assert hint("total", records=[]) == ""
+    assert (hint("Amount"), hint("customer.vip"), hint("vip")) == (
+        "did you mean amount?",
+        "did you mean client_vip?",
+        "did you mean client_vip?",
+    )
+    assert hint("size", "did you mean x? If not, ").startswith("did you mean x? If not, add to the stream's file")
+
+
+def test_the_fields_of_a_stream_without_properties_are_named(tmp_path: Path) -> None:
+    text = ORDERS.partition("properties:")[0]
+    stream = load_files(tmp_path, {"streams/orders.yaml": text}).streams["ORDERS"]
+    assert hint_declaration(stream, "total", "double", AMOUNTS, is_named=True).endswith(
+        "has a header or a JSON field 'total'; they have the JSON fields at, amount, id"
+    )
+
+
 def test_values_that_do_not_spell_the_type(orders: StreamConfig) -> None:
     def misread(sql: str, **declared: str) -> list[str]:
         topic = describe_topic(
