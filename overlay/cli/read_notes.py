@@ -98,16 +98,17 @@ def improve_hint(
     client: Client, stream: str, topic: str, declare: Mapping[str, Any] | None, error: FilterSyntaxError
 ) -> FilterSyntaxError:
     """Return the error of a filter with a hint that fits the stream and its sample, or that of the topic, if the hint is to
-    declare a property; else with one that fits a topic without a stream, or as it is.
+    declare a property or to write a name with a point; else with one that fits a topic without a stream, or as it is.
     """
     from overlay.client.read.topic import describe_topic
+    from overlay.config.filters import name_property
     from overlay.view.doubts import hint_declaration
 
     before, found, declaration = error.hint.partition(IN_FILE)
     name, _, kind = declaration.partition(": ")
-    if not found:
-        return error
     config = client.find_stream(stream) if stream else describe_topic(topic, declare or {})
+    if not found:
+        return name_property(error, config)
     samples = read_samples(client.kafka, config.topic_names[:MOST_TOPICS])
     records = [record for sample in samples for record in sample.records]
     hint = hint_declaration(config, name.strip('"'), kind, records, is_named=bool(stream), near=before)
