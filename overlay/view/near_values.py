@@ -33,7 +33,7 @@ def list_unlike(stream: StreamConfig, filter: Filter, records: Sequence[SampledR
     placed = [(node, column, texts) for node in walk(filter.bound) for column, texts in _read_texts(node)]
     sources = find_sources([column for _, column, _ in placed], stream.properties)
     sampled = {found.field: found for found in find_columns(records) if found.present}
-    lines = []
+    lines: list[str] = []
     for node, column, texts in placed:
         source = sources[column]
         found = sampled.get(source.fields[0]) if len(source.fields) == 1 and source.given is None else None
