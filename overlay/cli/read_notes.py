@@ -73,8 +73,9 @@ def tell_doubts(asked: AskedOf) -> None:
 
 def tell_missing(client: Client, asked: AskedOf, *, is_found: bool = False) -> None:
     """Print what a sample says against the question; the sample is of the first MOST_TOPICS topics. It may know a subject
-    that is like one asked for, have none of a field of the filter, or values of a field that do not spell its type. Prints
-    nothing if Kafka gives no sample. `is_found`: whether some records were found, so that subjects and fields are there.
+    that is like one asked for, have none of a field of the filter, other values of a field than the filter compares it
+    with, or values that do not spell its type. Prints nothing if Kafka gives no sample. `is_found`: whether some records
+    were found, so that subjects, fields and values are there.
     """
     from overlay.view.doubts import list_misread, list_missing
 
@@ -86,32 +87,36 @@ def tell_missing(client: Client, asked: AskedOf, *, is_found: bool = False) -> N
     if asked.filter is not None:
         records = [record for sample in samples for record in sample.records]
         if not is_found:
+            from overlay.view.near_values import list_unlike
+
             tell(list_missing(asked.stream, asked.filter, records, is_named=asked.is_named))
+            tell(list_unlike(asked.stream, asked.filter, records))
         tell(list_misread(asked.stream, asked.filter, records))
 
 
 def improve_hint(
     client: Client, stream: str, topic: str, declare: Mapping[str, Any] | None, error: FilterSyntaxError
 ) -> FilterSyntaxError:
-    """Return the error of a filter with a hint that fits a sample of the stream or topic, if the hint is to declare a
-    property and the sample has it; else with one that fits a topic without a stream, or as it is.
+    """Return the error of a filter with a hint that fits the stream and its sample, or that of the topic, if the hint is to
+    declare a property or to write a name with a point; else with one that fits a topic without a stream, or as it is.
     """
     from overlay.client.read.topic import describe_topic
+    from overlay.config.filters import name_property
     from overlay.view.doubts import hint_declaration
 
     before, found, declaration = error.hint.partition(IN_FILE)
     name, _, kind = declaration.partition(": ")
-    if not found:
-        return error
     config = client.find_stream(stream) if stream else describe_topic(topic, declare or {})
+    if not found:
+        return name_property(error, config)
     samples = read_samples(client.kafka, config.topic_names[:MOST_TOPICS])
     records = [record for sample in samples for record in sample.records]
-    hint = hint_declaration(config, name.strip('"'), kind, records, is_named=bool(stream))
+    hint = hint_declaration(config, name.strip('"'), kind, records, is_named=bool(stream), near=before)
     if not hint:
         return error if stream else word_for_topic(error)
     message = error.message if stream else error.message.replace("the stream does", "--property does")
     places = {each: getattr(error, each) for each in ("line", "column", "excerpt", "path")}
-    return type(error)(message, hint=before + hint, **places)
+    return type(error)(message, hint=hint, **places)
 
 
 def word_for_topic(error: FilterSyntaxError) -> FilterSyntaxError:

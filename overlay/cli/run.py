@@ -108,11 +108,15 @@ async def compile_kernels(stop: asyncio.Event) -> None:
 
 
 def find_kernels() -> CacheFolder:
-    """Return where this installation keeps compiled kernels. Raises OverlayError if there is no folder for them."""
+    """Return where this installation keeps compiled kernels, filled if it has those of the service: `overlay read` compiles
+    some of them, and none that writes records. Raises OverlayError if there is no folder for them.
+    """
     from overlay.kernel_cache import find_folder
+    from overlay.output.partition import murmur2
     from overlay.scan.kernel import walk
 
-    return find_folder(walk)
+    found = find_folder(walk)
+    return replace(found, is_filled=found.is_filled and find_folder(murmur2).is_filled)
 
 
 def stop_at_signals() -> asyncio.Event:

@@ -6,15 +6,17 @@ empty, and nothing would show the reason.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from overlay.errors import FilterSyntaxError, SubjectError
+from overlay.field import FieldKind
 from overlay.subject import Pattern, SubjectRule, is_subject
 
 from .consumer import FilterConfig
 from .document import Path
-from .stream import StreamConfig
+from .stream import StreamConfig, is_sectioned
 
 if TYPE_CHECKING:
     from overlay.filter import Filter
@@ -34,8 +36,58 @@ def compile_filter(config: FilterConfig, stream: StreamConfig) -> Filter | None:
     from overlay.filter import compile_properties, compile_sql
 
     if config.sql is not None:
-        return compile_sql(config.sql, stream.properties)
+        try:
+            return compile_sql(config.sql, stream.properties)
+        except FilterSyntaxError as error:
+            raise name_property(error, stream) from None
     return compile_properties(config.properties or {}, stream.properties)
+
+
+def list_properties(stream: StreamConfig) -> list[str]:
+    """Return the names of the declared properties that a filter names without a section."""
+    return [name for name in stream.properties if not is_sectioned(name)]
+
+
+def find_property(stream: StreamConfig, name: str) -> str:
+    """Return the declared property that a filter means by `name`, which is not declared itself: one whose name differs
+    in case, hyphens, underscores and dots alone, or else one that is read from the JSON field `name`, or from one whose
+    path ends with `name`. "" if there is none.
+    """
+    wanted = _fold(name)
+    names = list_properties(stream)
+    sources = {own: stream.properties[own].source for own in names}
+    paths = {own: each.name for own, each in sources.items() if each is not None and each.kind is FieldKind.VALUE}
+    found = [own for own in names if _fold(own) == wanted]
+    found += [own for own, path in paths.items() if _fold(path) == wanted]
+    found += [own for own, path in paths.items() if _fold(path.rpartition(".")[2]) == wanted]
+    return found[0] if found else ""
+
+
+def name_property(error: FilterSyntaxError, stream: StreamConfig) -> FilterSyntaxError:
+    """Return the error for a name with a point, such as `customer.vip`, with the declared property that is read from this
+    field of the value, or is named so, as its hint. Any other error is returned as it is.
+    """
+    dotted = _DOTTED.search(error.hint) if error.message.startswith("unknown section ") else None
+    if dotted is None:
+        return error
+    name = dotted[1]
+    own = name if name in stream.properties else find_property(stream, name)
+    if not own:
+        return error
+    source = stream.properties[own].source
+    hint = f"did you mean {own if _PLAIN.fullmatch(own) else f'[{own}]'}?"
+    hint += f" It is read from {source}" if own != name and source is not None else ""
+    return FilterSyntaxError(
+        error.message, hint=hint, line=error.line, column=error.column, excerpt=error.excerpt, path=error.path
+    )
+
+
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_DOTTED = re.compile(r"is written \[(.+)\]$")
+
+
+def _fold(name: str) -> str:
+    return name.casefold().replace("-", "_").replace(".", "_")
 
 
 def check_filter(config: FilterConfig, stream: StreamConfig) -> Iterator[tuple[Path, str]]:

@@ -6,7 +6,7 @@ It is apart from the rules that say it: nearly every command has it, and few che
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 _MEANINGS: Mapping[str, str] = {
     "sql filter.sql": "filter where query condition expression predicate selector sql filter_sql sql_filter",
@@ -89,6 +89,11 @@ def suggest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     by_lower = {name.lower(): name for name in known}
     near = get_close_matches(word.lower(), by_lower, n=1, cutoff=cutoff)
     return f" Did you mean {by_lower[near[0]]}?" if near else ""
+
+
+def rank_similar(word: str, known: Iterable[str]) -> list[str]:
+    """Return the known words, those first that are most similar to `word`; equally similar ones by name."""
+    return sorted(known, key=lambda name: (-SequenceMatcher(None, word.lower(), name.lower()).ratio(), name))
 
 
 def suggest_name(word: str, known: Iterable[str]) -> str:

@@ -119,14 +119,15 @@ def topic_literal(topic: str) -> str:
 
 def _rank(columns: Sequence[SampledField], rows: int) -> list[SampledField]:
     """Return the columns that can become tokens of the subject, best first: headers before fields of the value,
-    strings before numbers and booleans. Keys cannot. Of columns that always change together only the first is kept.
-    `rows`: the number of sampled records.
+    strings before numbers. Booleans come last, and only if there is nothing else: `true` says little as a token. Keys
+    cannot. Of columns that always change together only the first is kept. `rows`: the number of sampled records.
     """
     fit = [
         column
         for column in columns
         if column.field.kind is not FieldKind.KEY and column.rows >= MIN_OBJECTS * rows and _makes_kinds(column)
     ]
+    fit = [column for column in fit if column.type is not PropertyType.BOOLEAN] or fit
     order = (PropertyType.STRING, PropertyType.LONG, PropertyType.BOOLEAN)
     fit.sort(key=lambda column: (column.field.kind is FieldKind.VALUE, order.index(column.type)))
     ranked: list[SampledField] = []

@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from overlay.client.texts import make_printable
+from overlay.config.filters import find_property, list_properties
 from overlay.config.stream import PropertyType, StreamConfig, place_property
-from overlay.config.suggestion import suggest
+from overlay.config.suggestion import rank_similar, suggest
 from overlay.config.values import ValueFormat
 from overlay.config.yaml_text import quote
 from overlay.field import Field, FieldKind
@@ -111,20 +112,24 @@ def _suggest(
     stream: StreamConfig, column: Column, wanted: Field, sampled: Sequence[SampledField], *, is_named: bool
 ) -> str:
     """Return the hint at the end of a line of `list_missing`, with a blank before it. If a header was
-    wanted and a JSON field has its name, it says how to declare that; otherwise it is a similar
-    name, or the first _SHOWN names of this kind that the records have. "" if they have none.
+    wanted, it is a declared property that the filter may mean, and how to declare a JSON field of
+    that name; otherwise it is a similar name, or the first _SHOWN names of this kind that the
+    records have. "" if they have none.
     """
+    is_undeclared = wanted.kind is FieldKind.HEADER and column.name not in stream.properties
+    if is_undeclared and (own := find_property(stream, column.name)):
+        return f" Did you mean {own}?"
+    declared = list_properties(stream) if is_undeclared else []
     fields = [each for each in sampled if each.present and each.field.kind is FieldKind.VALUE]
     name = column.name.casefold()
     same = [each for each in fields if each.field.name.split(".")[-1].casefold() == name]
     if same and wanted.kind is FieldKind.HEADER:
         best = min(same, key=_rank)
-        if not is_named:
-            return f" For the JSON field say --property {_declare(column.name, best, best.type, is_named=False)}"
-        declared = _declare(column.name, best, best.type, is_named=True)
-        return f" For the JSON field add to the file of stream {stream.name}, under properties: {declared}"
+        entry = _declare(column.name, best, best.type, is_named=is_named)
+        todo = f"add to the file of stream {stream.name}, under properties:" if is_named else "say --property"
+        return f"{suggest(column.name, declared)} For the JSON field {todo} {entry}"
     known = sorted(each.field.name for each in sampled if each.present and each.field.kind is wanted.kind)
-    if near := suggest(wanted.name, known):
+    if near := suggest(wanted.name, [*known, *declared]):
         return near
     return f" They have {', '.join(known[:_SHOWN])}" if known else ""
 
@@ -145,26 +150,43 @@ def _declare(name: str, sampled: SampledField, type: str, *, is_named: bool) -> 
 
 
 def hint_declaration(
-    stream: StreamConfig, name: str, type: str, records: Sequence[SampledRecord], *, is_named: bool
+    stream: StreamConfig, name: str, type: str, records: Sequence[SampledRecord], *, is_named: bool, near: str = ""
 ) -> str:
-    """Return the hint for a filter that uses an undeclared property like a number or a boolean: how to declare the header of
-    this name, or else the JSON field, with the type that its sampled values fit. "" if no record has either. `type`: what
-    the filter makes likely, from its error. `is_named`: as for `list_missing`.
+    """Return the hint for a filter that uses an undeclared property like a number or a boolean: the declared property that
+    is meant, or how to declare the header of this name, or else the JSON field, with the type that its sampled values fit.
+    If no record has either: the names that the stream declares; "" for a topic or without records. `type`: what the filter
+    makes likely, from its error. `is_named`: as for `list_missing`. `near`: the error's own question for a similar name, ""
+    for none.
     """
     columns = [column for column in find_columns(records) if column.present]
     headers = [each for each in columns if each.field == Field(FieldKind.HEADER, name)]
+    if not headers and (own := find_property(stream, name)):
+        return f"did you mean {own}?"
     is_json = stream.values.format is ValueFormat.JSON
     values = [each for each in columns if is_json and each.field.kind is FieldKind.VALUE]
     fields = [each for each in values if each.field.name.split(".")[-1].casefold() == name.casefold()]
     if not (headers or fields):
-        return ""
+        known = [each.field.name for each in values]
+        return _name_known(stream, name, known, len(records), near) if is_named and records else ""
     best = headers[0] if headers else min(fields, key=_rank)
     is_time = type == PropertyType.TIMESTAMP and best.type is PropertyType.LONG
     declared = _declare(name, best, type if is_time else best.type, is_named=is_named)
     hint = f"add to the stream's file, under properties: {declared}" if is_named else f"say --property {declared}"
     if best.type in (PropertyType.STRING, PropertyType.BINARY):
         hint += "; its values are texts, so compare it with a text in quotes"
-    return hint
+    return near + hint
+
+
+def _name_known(stream: StreamConfig, name: str, fields: Iterable[str], records: int, near: str) -> str:
+    """Return the hint for a name that neither the stream nor a sampled record has: the declared names, most similar first,
+    or the JSON fields if there are none. `records`: how many are sampled. `near`: as for `hint_declaration`.
+    """
+    what = "a header or a JSON field" if stream.values.format is ValueFormat.JSON else "a header"
+    none = f"{near.removesuffix('If not, ')}{'N' if near else 'n'}one of {records} sampled records has {what} {name!r}"
+    if declared := rank_similar(name, list_properties(stream)):
+        return f"{none}; the stream declares {', '.join(declared[:_SHOWN])}"
+    known = rank_similar(name, fields)
+    return f"{none}; they have the JSON fields {', '.join(known[:_SHOWN])}" if known else none
 
 
 def list_misread(stream: StreamConfig, filter: Filter, records: Sequence[SampledRecord]) -> Iterator[str]:

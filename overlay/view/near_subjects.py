@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
 
 from overlay.config.stream import StreamConfig
 from overlay.config.suggestion import suggest
@@ -15,16 +16,39 @@ from overlay.subject.pattern import ONE, REST, intersects
 
 
 def list_near(stream: StreamConfig, patterns: Iterable[Pattern], samples: Sequence[TopicSample]) -> Iterator[str]:
-    """Yield a line for each pattern that no subject of the sampled records matches, if one of its tokens is similar to one
-    that they have in its place. Patterns that no record of the stream can match are passed over: overlay/view/doubts.py
-    tells of them. Neither does it look at fields of values that are not JSON.
+    """Yield a line for each pattern that no subject of the sampled records matches: with the pattern that was meant, if its
+    tokens are similar to those that they have, or else with the nearest subjects, _SHOWN at most. Yield nothing without
+    sampled subjects. Patterns that no record of the stream can match are passed over: overlay/view/doubts.py tells of them.
+    Neither does it look at fields of values that are not JSON.
     """
-    subjects = [subject.split(".") for subject in find_subjects(stream, samples)]
+    found = find_subjects(stream, samples)
+    subjects = [subject.split(".") for subject in found]
     built = (*stream.patterns, *stream.subject.rule.patterns())
+    records = sum(len(sample.records) for sample in samples)
     for pattern in patterns:
-        if all(intersects(pattern, own) for own in built) and (meant := find_meant(pattern, subjects)):
-            records = sum(len(sample.records) for sample in samples)
-            yield f"none of {records} sampled records has a subject like {pattern}. Did you mean {meant}?"
+        is_outside = not all(intersects(pattern, own) for own in built)
+        if not found or is_outside or any(pattern.matches(subject) for subject in found):
+            continue
+        line = f"none of {records} sampled records has a subject like {pattern}."
+        if meant := find_meant(pattern, subjects):
+            yield f"{line} Did you mean {meant}?"
+        else:
+            nearest = sorted(found, key=lambda subject: _measure(pattern, subject))
+            yield f"{line} {'The nearest are' if len(found) > _SHOWN else 'They have'} {', '.join(nearest[:_SHOWN])}"
+
+
+_SHOWN = 4
+"""Subjects that a line shows at most."""
+
+
+def _measure(pattern: Pattern, subject: str) -> tuple[int, float, str]:
+    """Return how far a subject is from a pattern, to sort by: the tokens of the pattern that it does not have in their
+    place, then how little alike the texts are.
+    """
+    tokens = subject.split(".")
+    pairs = zip(pattern.tokens, tokens, strict=False)
+    same = sum(1 for wanted, token in pairs if wanted in (ONE, REST, token))
+    return len(pattern.tokens) - same, -SequenceMatcher(None, pattern.text, subject).ratio(), subject
 
 
 def find_subjects(stream: StreamConfig, samples: Iterable[TopicSample]) -> Counter[str]:

@@ -10,6 +10,7 @@ from overlay.config import check_update
 from overlay.config.consumer import ConsumerConfig, FilterConfig
 from overlay.config.filters import compile_filter
 from overlay.config.stream import StreamConfig
+from overlay.errors import FilterSyntaxError
 from tests.config.folders import CONSUMER, STREAM, load_files
 
 TYPED = STREAM + 'properties: {dep_delay: double, tail: {type: string, from: "{value:tailnum}"}, p.message_id: long}\n'
@@ -127,6 +128,24 @@ def test_a_changed_filter_is_a_legal_update() -> None:
     for settings in ({"sql": "a = 'b'"}, {"values": ("eu",)}, {"properties": {"application_properties": {"a": "b"}}}):
         new = old.model_copy(update={"filter": FilterConfig.model_validate(settings)})
         assert [*check_update(old, new)] == [*check_update(new, old)] == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "hint"),
+    [
+        ("customer.vip = TRUE", "did you mean client_vip? It is read from {value:customer.vip}"),
+        ("Customer.VIP = TRUE", "did you mean client_vip? It is read from {value:customer.vip}"),
+        ("client.vip = TRUE", "did you mean client_vip? It is read from {value:customer.vip}"),
+        ("q.b = 1", "did you mean [q.b]?"),
+        ("x.y = 1", "a property with a point in its own name is written [x.y]"),
+    ],
+)
+def test_a_name_with_a_point_is_answered_with_the_property_that_reads_that_field(sql: str, hint: str) -> None:
+    properties = {"client_vip": {"type": "boolean", "from": "{value:customer.vip}"}, "q.b": "long"}
+    stream = StreamConfig.model_validate({"name": "S", "topics": ("t",), "properties": properties})
+    with pytest.raises(FilterSyntaxError) as caught:
+        compile_filter(FilterConfig(sql=sql), stream)
+    assert caught.value.hint.endswith(hint) and caught.value.column == 1
 
 
 def test_types_come_from_the_stream() -> None:

@@ -54,6 +54,18 @@ def test_fields_of_the_value_serve_where_no_header_does() -> None:
     assert propose(sample).subject.template == "orders.{value:kind}"
 
 
+def test_a_boolean_makes_the_subject_only_where_nothing_else_does() -> None:
+    def choose(**values: str) -> str:
+        records = [
+            make_record(at, value={"vip": at % 5 < 2, **{n: v[at % len(v)] for n, v in values.items()}})
+            for at in range(60)
+        ]
+        return propose(make_sample(records)).subject.template
+
+    assert choose(status="npc", country="abcd") == "orders.{value:status}.{value:country}"
+    assert choose() == "orders.{value:vip}"
+
+
 def test_a_field_that_says_what_another_says_is_no_second_token() -> None:
     sample = make_sample(
         make_record(at, headers={"code": "AB"[at % 2], "name": ("alpha", "beta")[at % 2]}) for at in range(40)

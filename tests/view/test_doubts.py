@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from overlay.client.read.topic import describe_topic
@@ -90,6 +92,21 @@ def test_names_that_no_record_has(orders: StreamConfig) -> None:
     assert miss(topic, "zebra = 'x'", is_named=False)[0].endswith("They have To")
 
 
+def test_a_declared_property_comes_before_advice_to_declare_one(tmp_path: Path) -> None:
+    properties = """properties:
+  country: {type: string, from: "{value:customer.country}"}
+  client_vip: {type: boolean, from: "{value:vip}"}
+"""
+    text = ORDERS.partition("properties:")[0] + properties
+    stream = load_files(tmp_path, {"streams/orders.yaml": text}).streams["ORDERS"]
+    assert miss(stream, "Country = 'NO'")[0].endswith("which the filter names. Did you mean country?")
+    assert miss(stream, "[customer.country] = 'NO'")[0].endswith("Did you mean country?")
+    assert miss(stream, "vip = 'true'")[0].endswith("Did you mean client_vip?")
+    assert miss(stream, "countri = 'NO'")[0].endswith("Did you mean country?")
+    (near,) = miss(stream, "contry = 'NO'", records=[SampledRecord(0, 1, None, b'{"contry": "NO"}', ())])
+    assert "Did you mean country? For the JSON field add to the file of stream ORDERS" in near
+
+
 def test_properties_that_no_record_has(orders: StreamConfig) -> None:
     assert list(list_absent_properties(orders, RECORDS)) == []
     topic = describe_topic("orders", {"tot": {"type": "double", "from": "{value:totl}"}})
@@ -132,6 +149,40 @@ def test_the_hint_has_the_type_and_the_place_of_the_sampled_values(orders: Strea
         "say --property id:string=value:id; its values are texts, so compare it with a text in quotes"
     )
     assert hint("zebra") == ""
+
+
+def test_a_name_that_no_record_has_is_answered_with_the_names_that_there_are(tmp_path: Path) -> None:
+    text = (
+        ORDERS.partition("properties:")[0]
+        + """properties:
+  client_vip: {type: boolean, from: "{value:customer.vip}"}
+  amount: {type: double, from: "{value:amount}"}
+  totals: {type: double, from: "{value:t}"}
+"""
+    )
+    stream = load_files(tmp_path, {"streams/orders.yaml": text}).streams["ORDERS"]
+
+    def hint(name: str, near: str = "", records: list[SampledRecord] = AMOUNTS) -> str:
+        return hint_declaration(stream, name, "double", records, is_named=True, near=near)
+
+    absent = "one of 100 sampled records has a header or a JSON field 'total'; the stream declares totals, "
+    assert hint("total").startswith(f"n{absent}")
+    assert hint("total", "did you mean totals? If not, ").startswith(f"did you mean totals? N{absent}")
+    assert hint("total", records=[]) == ""
+    assert (hint("Amount"), hint("customer.vip"), hint("vip")) == (
+        "did you mean amount?",
+        "did you mean client_vip?",
+        "did you mean client_vip?",
+    )
+    assert hint("size", "did you mean x? If not, ").startswith("did you mean x? If not, add to the stream's file")
+
+
+def test_the_fields_of_a_stream_without_properties_are_named(tmp_path: Path) -> None:
+    text = ORDERS.partition("properties:")[0]
+    stream = load_files(tmp_path, {"streams/orders.yaml": text}).streams["ORDERS"]
+    assert hint_declaration(stream, "total", "double", AMOUNTS, is_named=True).endswith(
+        "has a header or a JSON field 'total'; they have the JSON fields at, amount, id"
+    )
 
 
 def test_values_that_do_not_spell_the_type(orders: StreamConfig) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from overlay.inspect.sample import SampledRecord, TopicSample
 from overlay.subject import Pattern
+from overlay.view import near_subjects
 from overlay.view.near_subjects import find_subjects, list_near
 from tests.config.folders import load_files
 
@@ -42,6 +43,25 @@ def test_a_similar_subject_is_named(near: Callable[[str], list[str]], asked: str
     assert near(asked) == [f"none of 7 sampled records has a subject like {asked}. Did you mean {meant}?"]
 
 
-@pytest.mark.parametrize("asked", ["shop.orders.paid.NO", "shop.>", "shop.orders.zebra.*", "shop.orders.paid"])
-def test_other_subjects_are_not_spoken_of(near: Callable[[str], list[str]], asked: str) -> None:
+@pytest.mark.parametrize("asked", ["shop.orders.zebra.*", "shop.orders.zebra.NO"])
+def test_without_a_similar_one_the_subjects_that_there_are_are_named(
+    near: Callable[[str], list[str]], asked: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = f"none of 7 sampled records has a subject like {asked}."
+    (told,) = near(asked)
+    known, _, names = told.removeprefix(line).partition(" have ")
+    assert known == " They" and sorted(names.split(", ")) == ["shop.orders.on%20hold.NO", "shop.orders.paid.NO"]
+    monkeypatch.setattr(near_subjects, "_SHOWN", 1)
+    assert near(asked)[0].startswith(f"{line} The nearest are shop.orders.")
+
+
+def test_the_subjects_with_most_tokens_in_place_come_first(near: Callable[[str], list[str]]) -> None:
+    (told,) = near("shop.orders.paid.xxxxxx")
+    assert told.endswith("They have shop.orders.paid.NO, shop.orders.on%20hold.NO")
+
+
+@pytest.mark.parametrize("asked", ["shop.orders.paid.NO", "shop.>", "shop.orders.paid"])
+def test_subjects_that_some_record_has_or_that_none_can_have_are_not_spoken_of(
+    near: Callable[[str], list[str]], asked: str
+) -> None:
     assert near(asked) == []

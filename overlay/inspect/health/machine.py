@@ -16,7 +16,7 @@ class KernelFacts:
     folder: str = ""
     is_writable: bool = False
     is_filled: bool = False
-    """Whether it has the kernels of this version."""
+    """Whether it has the kernels that the service needs, of this version."""
     failure: str = ""
 
 
@@ -30,7 +30,7 @@ class JavaFacts:
 
 
 def judge_kernels(kernels: KernelFacts) -> Diagnosis:
-    """Return the diagnosis of the cache of compiled kernels: OK, a note if it has none of this version yet, a warning
+    """Return the diagnosis of the cache of compiled kernels: OK, a note if it lacks some of this version, a warning
     if no kernel can be added to it, an error if every start has to compile all of them, or if there is no place for it,
     so that the service does not start.
     """
@@ -44,9 +44,9 @@ def judge_kernels(kernels: KernelFacts) -> Diagnosis:
         text = "this user may not write there: what is not compiled yet is compiled at every start"
         return Diagnosis(Severity.WARNING, Check.KERNELS, about, text, _FOLDER)
     if not kernels.is_filled:
-        text = "it has no kernels of this version yet: the next start compiles them, which takes up to two minutes"
+        text = "the service's kernels are not compiled yet: the next start compiles them, which takes up to two minutes"
         return Diagnosis(Severity.NOTE, Check.KERNELS, about, text)
-    return Diagnosis(Severity.OK, Check.KERNELS, about, "compiled kernels are kept there")
+    return Diagnosis(Severity.OK, Check.KERNELS, about, "the service's kernels are compiled, and are kept there")
 
 
 def judge_listen(address: str, stranger: str | None, other: str) -> Diagnosis:

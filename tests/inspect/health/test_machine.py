@@ -51,6 +51,19 @@ def test_a_folder_is_filled_once_a_kernel_was_called() -> None:
     assert found.is_filled and any(found.path.glob("test_machine.double-*"))
 
 
+def test_kernels_of_reading_alone_do_not_fill_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    @kernel
+    def never_called(a: int) -> int:
+        return a
+
+    assert double(2) == 4
+    monkeypatch.setattr("overlay.scan.kernel.walk", double)
+    monkeypatch.setattr("overlay.output.partition.murmur2", double)
+    assert find_kernels().is_filled
+    monkeypatch.setattr("overlay.output.partition.murmur2", never_called)
+    assert not find_kernels().is_filled
+
+
 def test_a_machine_without_a_place_for_kernels_is_told_to_name_one(monkeypatch: pytest.MonkeyPatch) -> None:
     # numba then asks of this locator alone, which knows no source file
     monkeypatch.setattr(numba.config, "CACHE_LOCATOR_CLASSES", "ZipCacheLocator")
