@@ -20,6 +20,7 @@ States of a partition
     untold    no fetcher has had an answer yet, or the front was given up
     resting   there is a front, and no partition fetch waits at it: nothing is fetched
     asked     a partition fetch waits at the front: a fetch is in flight, or about to be
+    stalled   asked, and no answer has come for 5 s: no partition fetch waits, each fetches for itself
 
 An answer to a fetcher's own fetch makes the front, or moves it if it reaches beyond. A partition
 fetch that wants data (`serve`) gets a kept answer that has its position, or waits if it is at the
@@ -35,6 +36,12 @@ What must not happen
   is gone, it fetches for itself, by its own connection, until it comes to what is kept again. So
   shards that lag and shards at the end never take turns, and a shard that begins at the end does not
   wait for a front that is behind: its own answer moves the front there.
+- *A connection that answers nothing must hold up no shard for long.* The worker's client may wait for
+  a request of its own until that times out, 40 s. So a front that is asked and has no answer for
+  5 s (`find_patience`) has stalled: what waits at it is woken, and `serve` has it fetch for itself, by a
+  connection of its own. The front stays where these answers move it, and its fetch goes on. With the
+  next answer to that it is asked again. The time counts from the last answer or from when it was asked,
+  and not from when a fetch was sent: it may wait behind one of another partition.
 - *No answer from before a log was compared.* A session compares the log with its state before it
   reads. An answer that was asked for before its partition fetch began may be of the log before an
   election. Such an answer is not used, also if it is in flight: a partition fetch begins with a
@@ -71,6 +78,7 @@ from overlay.logs import get_logger
 from overlay.scan.decode import NO_STOP
 from overlay.waits import Backoff, is_set_within, set_after
 
+from . import fetcher as fetching
 from .connection import open_client
 from .fetched import Fetched, join
 from .fetcher import Fetcher
@@ -86,8 +94,21 @@ JOINED_BYTES, JOINED_ANSWERS = 2 << 20, 200
 few milliseconds."""
 KEEP_S = 5.0
 """Longest time in seconds for which an answer is kept."""
+STALLED_S = 4.0
+"""Seconds beyond what fetches take (`find_patience`) after which a front that is asked has stalled. For slow networks and
+brokers."""
+LOOK_S = 1.0
+"""Seconds between two looks for fronts that have stalled."""
+MOST_NAMED = 5
+"""Most partitions that a log message names."""
 BACKOFF_S = (0.5, 30.0)
 """Shortest and longest pause in seconds before the client is opened again after an error."""
+
+
+def find_patience() -> float:
+    """Return the seconds after which a front that is asked has stalled, counted from when the latest answer was asked for.
+    A broker without new records answers within `fetcher.LONG_WAIT_MS`, and the next answer may take as long."""
+    return 2 * fetching.LONG_WAIT_MS / 1000 + STALLED_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +149,8 @@ class _Front:
     """The log's last stable offset and high watermark by the latest answer."""
     heard: float = -1.0
     """When the latest answer was asked for, monotonic seconds."""
+    since: float | None = None
+    """Since when it is asked, monotonic seconds; None while it rests."""
     kept: deque[_Answer] = field(default_factory=deque)
     """Ascending: each reaches beyond the one before, and none begins beyond it."""
     waiting: dict[PartitionFetch, None] = field(default_factory=dict)
@@ -174,6 +197,22 @@ class _Front:
         """Have `fetch` read from the front on, unless an answer is on its way or has not been taken up."""
         if self.fetch.position != self.reach and not self.fetch.in_flight and self.fetch.ready is None:
             self.fetch.seek(self.reach, self.epoch)
+
+    def ask(self, fetch: PartitionFetch) -> None:
+        """Have a partition fetch wait for the next answer."""
+        if self.since is None:
+            self.since = monotonic()
+        self.waiting[fetch] = None
+        self.fetch.resume()
+
+    def rest(self) -> None:
+        """Fetch nothing until a partition fetch waits again."""
+        self.since = None
+        self.fetch.pause()
+
+    def is_stalled(self) -> bool:
+        """Return whether it is asked, and no answer has come for too long."""
+        return self.since is not None and monotonic() - max(self.since, self.fetch.answered) > find_patience()
 
     def wake(self) -> None:
         """Have the fetchers whose partition fetches wait ask again."""
@@ -247,10 +286,11 @@ class SharedFetches:
         if fetch.position > front.reach or (front.fetch.in_flight and front.fetch.asked <= fetch.since):
             # the front is behind, or the answer on its way is older than the partition fetch
             return False
+        if front.is_stalled():
+            return False
         if front.heard > fetch.since:
             fetch.learn_ends(front.stable_end, front.end)
-        front.waiting[fetch] = None
-        front.fetch.resume()
+        front.ask(fetch)
         return True
 
     def waits(self, fetch: PartitionFetch) -> bool:
@@ -324,9 +364,10 @@ class SharedFetches:
                         learning.result()
                     for front in list(self._fronts.values()):
                         self._hear(front)
+                    self._leave_stalled()
                     self.count(fetcher.bytes_fetched - self._counted)
                     self._counted = fetcher.bytes_fetched
-                    if not await is_set_within(fetcher.changed, KEEP_S if self._order else None):
+                    if not await is_set_within(fetcher.changed, min(LOOK_S, KEEP_S) if self._fronts else None):
                         self._drop_old()
             finally:
                 following.cancel()
@@ -371,13 +412,26 @@ class SharedFetches:
             return
         has_changed = front.learn(fetch)
         if isinstance(taken, Fetched):
-            fetch.pause()
+            front.rest()
             fetch.take()
             if taken.next_offset > front.reach:
                 self._keep(front, _Answer(taken, fetch.answered))
             has_changed = True
         front.advance()
         if has_changed:
+            front.wake()
+
+    def _leave_stalled(self) -> None:
+        """Have partition fetches that wait at stalled fronts fetch for themselves."""
+        stalled = [front for front in self._fronts.values() if front.waiting and front.is_stalled()]
+        if stalled:
+            log.warning(
+                "shards fetch for themselves",
+                reason=f"no answer to shared fetches for {find_patience():g} s",
+                partitions=[f"{front.fetch.topic}-{front.fetch.partition}" for front in stalled[:MOST_NAMED]],
+                count=len(stalled),
+            )
+        for front in stalled:
             front.wake()
 
     # fronts
@@ -395,6 +449,7 @@ class SharedFetches:
         reader = self._fetcher.start(fetch.topic, fetch.partition, fetch.position, epoch=fetch.epoch)
         reader.pause()
         self._fronts[fetch.tp] = front = _Front(reader, fetch.position, fetch.epoch, fetch.answered)
+        self._fetcher.changed.set()  # `_read` looks for stalled fronts from now on
         return front
 
     def _give_up(self, front: _Front) -> None:

@@ -449,6 +449,34 @@ def test_a_topic_that_is_learnt_slowly_holds_up_no_other_one(monkeypatch: pytest
     run(2, act)
 
 
+def test_a_connection_that_answers_nothing_holds_up_no_fetcher_for_long() -> None:
+    """The connection of the shared fetches. Without another way the fetchers would wait until the request times out."""
+
+    async def act(sharers: Sharers) -> None:
+        loop = asyncio.get_running_loop()
+        fetches = await sharers.meet()
+        client = sharers.sharing._client
+        assert client is not None
+        await asyncio.sleep(60)
+        assert all(map(sharers.sharing.waits, fetches)), "they wait for records for as long as there are none"
+        for connection in client._conns.values():
+            connection._is_stalled = True
+        began = loop.time()
+        for end in range(6, 9):
+            await write(sharers.world, "t", [str(end)])
+            for number, fetch in enumerate(fetches):
+                assert await sharers.read(number, fetch, end) == [end - 1]
+            assert loop.time() - began < module.find_patience() + 3 * module.LOOK_S, "it waits once"
+        await until(lambda: all(map(sharers.sharing.waits, fetches)), "the request has timed out")
+        before = [fetcher.bytes_fetched for fetcher in sharers.fetchers]
+        await write(sharers.world, "t", ["9"])
+        for number, fetch in enumerate(fetches):
+            assert await sharers.read(number, fetch, 9) == [8]
+        assert [fetcher.bytes_fetched for fetcher in sharers.fetchers] == before, "it is shared again"
+
+    run(2, act)
+
+
 def test_a_topic_that_is_read_no_more_is_asked_for_no_more() -> None:
     async def act(sharers: Sharers) -> None:
         first, second = await sharers.meet()

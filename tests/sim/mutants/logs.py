@@ -159,4 +159,17 @@ LOGS = (
         ),
         history="test_shared_fetches.py::test_answers_of_another_epoch_are_not_used",
     ),
+    Mutant(
+        "stalled-fetches-waited-for",
+        """Have shards wait for a shared fetch that is not answered until it times out, though their own connections are
+        well.""",
+        (
+            Change(
+                "overlay.kafka.shared_fetches",
+                "        if front.is_stalled():\n            return False\n",
+                "",
+            ),
+        ),
+        history="test_shared_fetches.py::test_a_connection_that_answers_nothing_holds_up_no_fetcher_for_long",
+    ),
 )
