@@ -59,6 +59,9 @@ class Assignment:
     """Stopped streams whose ledger still numbers records of a log that was cut: the worker that keeps it restarts it."""
     blocked: dict[str, Blocked] = field(default_factory=dict)
     """Stopped streams whose ledger is behind an open transaction. They go on when that has ended."""
+    held: dict[str, str] = field(default_factory=dict)
+    """Streams that are not stopped and whose ledger, which another shard keeps, is behind an open transaction, with the
+    reason for operators."""
     stalled: dict[ConsumerId, str] = field(default_factory=dict)
     kept_policies: dict[ConsumerId, AckPolicy] = field(default_factory=dict)
     """The ack policies with which consumers were delivered whose config says another one now. They are stalled."""

@@ -134,8 +134,9 @@ def _find_trouble(assignment: Assignment, consumer: ConsumerId) -> dict[str, str
 
 def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
     """Return what the cursors tell of a consumer that is being served, by the keys `state` (starting,
-    catching up, running, parked or stopped), `reason`, and `consumer_sequence`."""
+    catching up, running, parked, waiting or stopped), `reason`, and `consumer_sequence`."""
     standing, halts = session.cursors.standing(consumer), session.cursors.halts
+    held = session.assignment.held.get(consumer[0])
     if standing.parked is not None:
         return {"state": "parked", "reason": PARKED, "consumer_sequence": standing.sequence}
     stops: list[str] = []
@@ -153,8 +154,11 @@ def _place(session: Session, consumer: ConsumerId) -> dict[str, Any]:
                 is_known &= cursor.stable_end >= 0
                 tail = find_tail(cursors)
                 catching_up |= tail is None or cursor.is_alone or cursor.position < tail.position
+    state = "starting" if not is_known else "catching up" if catching_up else "running"
+    if held is not None:
+        state, waits = "waiting", [held]
     return {
-        "state": "stopped" if stops else "starting" if not is_known else "catching up" if catching_up else "running",
+        "state": "stopped" if stops else state,
         "reason": "; ".join(dict.fromkeys(stops or waits)),
         "consumer_sequence": standing.sequence,
     }

@@ -395,7 +395,7 @@ class Shard:
         enough = asyncio.Event()
         retry_at = self._find_retry(session.assignment)
         serving = asyncio.create_task(session.run(enough), name=f"shard-{self.number}")
-        watching = asyncio.create_task(watch_topics(self.admin, session.assignment, retry_at), name="watch")
+        watching = asyncio.create_task(watch_topics(self.admin, session.following, retry_at), name="watch")
         stopping = asyncio.create_task(stop.wait())
         expire = session.dispatch_loop.expire if session.dispatch_loop is not None else lambda lows: None
         trimming = asyncio.create_task(

@@ -88,7 +88,7 @@ class StatusSource:
 
     def mark(self) -> Hashable:
         """Return something that is equal to what was returned before, unless the worker's shards are others, one of them
-        has begun or ceased to be served, or it has other stalled consumers or stopped streams. It takes some
+        has begun or ceased to be served, or it has other stalled consumers, or streams that are stopped or wait. It takes some
         microseconds for each shard, and less than one for each of these.
         """
         manager = self.shard_manager
@@ -99,8 +99,9 @@ class StatusSource:
                 shards.append(number)
             else:
                 assignment, halts = session.assignment, session.cursors.halts
-                halted = frozenset(assignment.stopped), frozenset(assignment.blocked), frozenset(halts)
-                shards.append((number, frozenset(assignment.stalled), *halted))
+                waits = frozenset(assignment.blocked), frozenset(assignment.held)
+                halted = frozenset(assignment.stopped), frozenset(halts)
+                shards.append((number, frozenset(assignment.stalled), *halted, *waits))
         return manager.owned, manager.generation, bool(manager.trouble), manager.membership.drained, frozenset(shards)
 
     async def collect(self, scope: Scope, was_lost: bool) -> Sequence[bytes]:

@@ -110,12 +110,12 @@ def _report_partitions(known: _Gathered) -> dict[str, dict[str, int]]:
 
 
 def find_stops(sessions: Iterable[Session]) -> dict[str, str]:
-    """Return why streams are stopped, by name: all reasons, in the order of the sessions. Shards stop one after the other; a
-    stop reported by one of them outweighs what the others still say.
+    """Return why streams are stopped or wait, by name: all reasons, in the order of the sessions. Shards stop one after the
+    other; a stop reported by one of them outweighs what the others still say.
     """
     found: dict[str, list[str]] = {}
     for session in sessions:
-        for name, why in session.assignment.stopped.items():
+        for name, why in (*session.assignment.stopped.items(), *session.assignment.held.items()):
             found.setdefault(name, []).append(why)
         for (name, _), halt in session.cursors.halts.items():
             found.setdefault(name, []).append(str(halt))

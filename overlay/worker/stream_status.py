@@ -27,7 +27,7 @@ class _Readings:
     places: dict[StreamPartition, tuple[int, int]] = field(default_factory=dict)
     """Position of the foremost cursor in each partition, and the end of the log, -1 if it is unknown."""
     stops: dict[str, str] = field(default_factory=dict)
-    """Why a stream, or a partition of it, is not read."""
+    """Why a stream, or a partition of it, is not read, or waits."""
     halted: set[str] = field(default_factory=set)
     """Those of these streams that do not only wait for a transaction in their ledger."""
     reaches: dict[StreamPartition, tuple[int, int]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class _Readings:
         assignment = session.assignment
         for stream, sources in assignment.sources.items():
             self.partitions[stream] = max(self.partitions[stream], len(sources.partitions))
-        self.stops |= assignment.stopped
+        self.stops |= assignment.held | assignment.stopped
         self.stops |= {stream: str(why) for (stream, _), why in session.cursors.halts.items()}
         self.halted |= assignment.stopped.keys() - assignment.blocked.keys()
         self.halted |= {stream for stream, _ in session.cursors.halts}

@@ -4,7 +4,8 @@ If a source topic is deleted or replaced, the session ends at once: what was rea
 committed. If an output topic accepts no more records, it ends at once as well, since a transaction
 would wait for that topic and hold up all consumers. The next session creates a deleted output topic
 again, and leaves out a faulty one. All other changes wait until what is under way is committed. One of them is the end of
-a transaction behind which a stream's ledger is (kept/blocked.py).
+a transaction behind which a stream's ledger is (kept/blocked.py). Such a transaction that begins while the session follows
+the ledger is no reason for a new one, and is only told (kept/following.py).
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from overlay.kafka.admin import Admin, TopicFacts
 from overlay.logs import get_logger
 from overlay.output.topics import find_fault
 
-from .assignment import Assignment
 from .kept.blocked import find_ended
+from .kept.following import Following
 
 log = get_logger(__name__)
 
@@ -29,7 +30,7 @@ TOPICS_A_SECOND = 200
 """With more topics than this, the looks are less frequent."""
 
 
-async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> str:
+async def watch_topics(admin: Admin, following: Following, until: float) -> str:
     """Look at the session's topics about every second, or less often if there are many, until there is a reason for a
     new session. Return the reason.
 
@@ -38,6 +39,7 @@ async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> st
     not be read any more. Raises DeliveryFailed if an output topic, or another topic that consumers need, was deleted
     or accepts no more records. While Kafka does not answer, the looks go on.
     """
+    assignment = following.assignment
     while True:
         # outputs come and go with consumers while the session runs
         outputs = dict(assignment.outputs)
@@ -67,6 +69,7 @@ async def watch_topics(admin: Admin, assignment: Assignment, until: float) -> st
                 return reason
         if assignment.blocked and (reason := await find_ended(admin, assignment.blocked.values())):
             return reason
+        await following.look(admin)
 
 
 def _difference(name: str, was: TopicFacts | None, now: TopicFacts | None, served: bool) -> str:

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from overlay.config import Loaded
+from overlay.kafka.own_topics import shard_of
 from overlay.output.entry import Entry, press_entries
 from overlay.output.record import Record
 from overlay.output.transaction import DEADLINE_S, Transactions
@@ -141,5 +142,65 @@ def test_a_ledger_whose_partition_does_not_tell_of_a_lost_marker_is_waited_for()
         reveal()
         await until(lambda: not is_open(world, INDEX), "the transaction is ended")
         await check_rest(world, worker)
+
+    world.run(history)
+
+
+def configure_followers(world: World) -> tuple[Loaded, list[str]]:
+    """Return the config of a stream S with a ledger, of two shards, and the output topics of its consumers: first that of the
+    shard that keeps the ledger, then that of the other one."""
+    number = shard_of(("S",), 2)
+    names = [
+        next(f"c{n}" for n in range(99) if (shard_of(("S", f"c{n}"), 2) == number) == own) for own in (True, False)
+    ]
+    loaded = read_config(
+        {"kafka": {"bootstrap.servers": world.bootstrap}, "shards": 2, "topics": {"replication": 1}},
+        [{"name": "S", "topics": ["source"], "subject": {"template": "s.{key}"}}],
+        [
+            {"stream": "S", "durable_name": name, "deliver_subject": f"out-{name}", "ack_policy": "none"}
+            for name in names
+        ],
+    )
+    return loaded, names
+
+
+def test_a_shard_that_follows_a_ledger_says_that_it_waits() -> None:
+    """A transaction of another program begins while the shard reads. It is said once, and the session goes on."""
+    world = make_world(1)
+    world.tells = True
+
+    async def history(world: World) -> None:
+        world.cluster.create_topic("source", 2)
+        loaded, (keeper, follower) = configure_followers(world)
+        worker = Worker(world, "w", loaded)
+        worker.start()
+        await write_under_one_key(world, "source", FIRST)
+        for name in (keeper, follower):
+            await await_values(world, f"out-{name}", FIRST)
+        manager = worker.service.shard_manager
+        assert manager is not None
+        sessions = worker.service.sessions
+        assert len(sessions) == 2
+        begun, over = asyncio.Event(), asyncio.Event()
+        former = asyncio.create_task(run_as_process(world, keep_open(world, "commit", begun, over)))
+        await asyncio.wait({former, asyncio.create_task(begun.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        assert not former.done(), former.result()
+        offset = find(world, INDEX).log.last_stable
+        await write_under_one_key(world, "source", ["later"], partition=1)
+        await until(lambda: find_state(worker) == "waiting", "the stream waits", 3 * PATIENCE_S)
+        await asyncio.sleep(10.0)
+        assert read_values(world, f"out-{follower}") == FIRST
+        told = {name: manager.report_consumer(("S", name)) for name in (keeper, follower)}
+        assert (told[keeper]["state"], told[follower]["state"]) == ("running", "waiting")
+        for reason in (told[follower]["reason"], manager.report_stream("S")["reason"]):
+            assert f"{INDEX[0]}-0@{offset}:" in reason
+        assert sum("stream waits" in line for line in world.story) == 1
+        over.set()
+        await former
+        await until(lambda: find_state(worker) == "running", "the stream goes on", 10.0)
+        assert manager.report_consumer(("S", follower))["state"] == "running"
+        await await_values(world, f"out-{follower}", ["later"], 10.0)
+        assert worker.service.sessions == sessions
+        await worker.stop()
 
     world.run(history)

@@ -80,10 +80,12 @@ def report(
     waits: Mapping[str, Mapping[TopicPartition, Wait]] | None = None,
     stopped: Mapping[str, str] = MappingProxyType({}),
     blocked: Collection[str] = (),
+    held: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """What /consumers says of CONSUMER, of a session with these cursors, and with these streams `stopped` and `blocked`."""
+    """What /consumers says of CONSUMER, of a session with these cursors, and with these streams `stopped`, `blocked` and
+    `held`."""
     config = make_config("c").model_copy(update={"pause_until": pause_until})
-    assignment = SimpleNamespace(stalled={}, stopped=stopped, blocked=blocked, readers={CONSUMER: None})
+    assignment = SimpleNamespace(stalled={}, stopped=stopped, blocked=blocked, held=held, readers={CONSUMER: None})
     estimate = SimpleNamespace(find=lambda consumer, source: None)
     session = SimpleNamespace(
         assignment=assignment,
@@ -102,7 +104,7 @@ def report(
 
 def test_readiness_names_each_stop_once_and_goes_through_no_partition() -> None:
     def make_session(stopped: dict[str, str], halts: dict[Any, str]) -> Any:
-        assignment = SimpleNamespace(stalled={}, stopped=stopped)
+        assignment = SimpleNamespace(stalled={}, stopped=stopped, held={})
         return SimpleNamespace(assignment=assignment, cursors=SimpleNamespace(halts=halts))
 
     sessions = [make_session({"S": "gone"}, {}), make_session({"S": "gone"}, {("S", ("t", 0)): "corrupt"})]
@@ -155,6 +157,17 @@ def test_a_consumer_of_a_stopped_stream_waits_if_only_a_transaction_stops_it() -
     for blocked, state in ((), "stopped"), (("S",), "waiting"):
         found = report(place_at(5), stopped=why, blocked=blocked)
         assert (found["state"], found["reason"]) == (state, "the ledger waits")
+
+
+def test_a_consumer_waits_while_its_ledger_cannot_be_followed() -> None:
+    why = {"S": "the ledger waits"}
+    cursors = place_at(5)
+    found = report(cursors, held=why)
+    assert (found["state"], found["reason"], found["positions"]) == ("waiting", "the ledger waits", {"t-0": 5})
+    (cursor,) = cursors.of(("S", ("t", 0)))
+    cursor.state = State.HALTED
+    cursors.halts["S", ("t", 0)] = CorruptBatch("t", 0, 5, "torn")
+    assert report(cursors, held=why)["state"] == "stopped"
 
 
 def test_a_consumer_whose_records_wait_for_a_schema_says_since_when() -> None:

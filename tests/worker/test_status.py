@@ -32,6 +32,7 @@ class FakeAssignment:
     stalled: dict[ConsumerId, str] = field(default_factory=dict)
     stopped: dict[str, str] = field(default_factory=dict)
     blocked: dict[str, str] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)
     sources: dict[str, Sources] = field(default_factory=dict)
     unindexed: dict[str, str] = field(default_factory=dict)
 
@@ -228,12 +229,16 @@ async def test_a_stream_of_which_little_is_known() -> None:
     assert (stream.state, stream.reason, stream.lag, stream.index) == ("stopped", "corrupt", None, "stopped")
 
 
-async def test_a_stream_waits_unless_something_else_than_a_transaction_stops_it() -> None:
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_a_stream_waits_unless_something_else_than_a_transaction_stops_it(is_read: bool) -> None:
     manager = make_manager()
     read_stream(manager)
     session = manager.shards[0].session
     assert session is not None
-    session.assignment.stopped["S"] = session.assignment.blocked["S"] = "a transaction is open"
+    if is_read:
+        session.assignment.held["S"] = "a transaction is open"
+    else:
+        session.assignment.stopped["S"] = session.assignment.blocked["S"] = "a transaction is open"
     worker = Worker(manager)
     (status,) = await worker.tell()
     assert [(each.state, each.reason) for each in status.streams] == [("waiting", "a transaction is open")]

@@ -26,7 +26,7 @@ def make_worker(streams: int) -> tuple[Any, list[Any]]:
     )
     cursors = {(name, ("t", 0)): [CURSOR] for name in names}
     assignment = SimpleNamespace(
-        stopped={"S1": "why", "S2": "open"}, blocked={"S2": None},
+        stopped={"S1": "why", "S2": "open"}, blocked={"S2": None}, held={"S5": "open"},
         sources={}, unindexed={}, indexes=dict.fromkeys(names), ledgers={},
     )  # fmt: skip
     reach = SimpleNamespace(chunks=4, position=5, addresses=SimpleNamespace(records=9, unaddressed=1, last=(2, 5)))
@@ -47,8 +47,8 @@ def test_a_stream_is_told_of_by_its_own_consumers_and_cursors() -> None:
     chunks = {"chunks": 4, "position": 5, "end": 9, "records": 9, "unaddressed": 1, "unaddressed_in": (2, 5)}
     assert found["S0"]["index"]["partitions"] == {"t-0": chunks}
     assert (found["S1"]["state"], found["S1"]["reason"]) == ("stopped", "why")
-    (blocked,) = report_streams(loaded, sessions, Rates(began=0), ["S2"], ())
-    assert (blocked["state"], blocked["reason"]) == ("waiting", "open")
+    for blocked in report_streams(loaded, sessions, Rates(began=0), ["S2", "S5"], ()):
+        assert (blocked["state"], blocked["reason"]) == ("waiting", "open")
     states = [each["state"] for each in report_streams(loaded, [], Rates(began=0), ["S2", "S3", "S4"], away)]
     assert states == ["elsewhere", "idle", "idle"]
 

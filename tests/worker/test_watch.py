@@ -14,6 +14,7 @@ from overlay.config import StreamConfig
 from overlay.errors import DeliveryFailed, SourceChanged
 from overlay.kafka.admin import Admin, Replicas, TopicFacts
 from overlay.worker.assignment import Assignment
+from overlay.worker.kept.following import Following
 from overlay.worker.watch import watch_topics
 from tests.support.kafka import DEADLINE_S, NewTopicFixture, make_topic
 from tests.support.waiting import wait_until
@@ -39,7 +40,7 @@ async def watch(bootstrap: str, assignment: Assignment, change: Change, topic: s
     """What the watch comes to when a topic changes while it looks."""
     client = AdminClient({"bootstrap.servers": bootstrap})
     async with asyncio.timeout(DEADLINE_S), Admin({"bootstrap.servers": bootstrap}) as admin:
-        watching = asyncio.create_task(watch_topics(admin, assignment, until))
+        watching = asyncio.create_task(watch_topics(admin, Following(assignment), until))
         await asyncio.to_thread(change, client, topic)
         return await watching
 

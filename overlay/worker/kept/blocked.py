@@ -3,7 +3,8 @@
 Until that transaction has ended it is unknown which sequences were given out. So nothing is said of such a ledger,
 above all not that it is lost. A shard waits PATIENCE_S for the first such ledger. Then it leaves out the streams with
 such ledgers, and serves its other streams. The watch of the session looks for the ends of these transactions
-(`find_ended`), and a new session takes the streams up.
+(`find_ended`), and a new session takes the streams up. A session that follows the ledger of another shard leaves no
+stream out: it reads on when the transaction has ended, and says after PATIENCE_S that the stream waits (following.py).
 
 Transactions in an index topic are those of the shard that keeps the ledger, and InitProducerId ends them. One stays
 open in these cases: Kafka has lost its marker, and the partition does not tell of it (overlay/output/lost_markers.py);
