@@ -6,7 +6,7 @@ about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -110,6 +110,20 @@ class StateCut(SourceUnavailable):
     """The state partition of a shard has lost records that its owner had written. The owner aborts,
     and begins again from what is left.
     """
+
+
+class StateKept(OverlayError):
+    """The states of deleted consumers could not be dropped. Everything else of the change is in effect. The caller tries
+    again; a person has to act only if that does not help.
+
+    `reasons`: why not, by stream and name of the consumer; at least one.
+    """
+
+    def __init__(self, reasons: Mapping[tuple[str, str], str]) -> None:
+        self.reasons = dict(reasons)
+        (stream, name), reason = next(iter(self.reasons.items()))
+        more = f" (and those of {len(self.reasons) - 1} more)" if len(self.reasons) > 1 else ""
+        super().__init__(f"the state of consumer {stream}/{name}{more} could not be dropped: {reason}")
 
 
 class SourceChanged(OverlayError):

@@ -63,6 +63,7 @@ from .relay import Relay
 from .requests import CONSUMER_NOT_FOUND, Op, Request, refuse, respond, respond_refused
 from .shard_journals import Ownership, ShardJournals
 from .tail import Tail
+from .undropped import Undropped
 
 log = get_logger(__name__)
 
@@ -108,7 +109,7 @@ class Host(rules.Host, Ownership, Protocol):
 
     async def take_up(self, loaded: Loaded, forget: Collection[ConsumerId] = ()) -> None:
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
-        to the worker's shards. Raises OverlayError if some state could not be dropped, once `loaded` is served."""
+        to the worker's shards. Raises StateKept if some could not be dropped, once `loaded` is served."""
 
     def drain(self, *, drained: bool) -> None:
         """Give the worker's shards to other workers, or have the group give it some again."""
@@ -151,6 +152,7 @@ class RequestServer:
     """Deleted consumers that inactive_threshold has ended."""
     _ended: set[ConsumerId] = field(default_factory=set)
     """Consumers of files that it has ended, and that are not stopped yet."""
+    _undropped: Undropped = field(default_factory=Undropped)
     _reloaded: Loaded | None = None
     """Changed files that are to be taken up."""
     _unwritten: list[Definition] | None = None
@@ -351,19 +353,25 @@ class RequestServer:
 
     async def _take_up(self) -> None:
         """Have the host serve what the registry says, and drop the state of deleted consumers, once each: a shard
-        whose consumers' state is dropped may begin a new session."""
+        whose consumers' state is dropped may begin a new session. What cannot be dropped is tried again later."""
         deleted = self.registry.find_deleted()
+        self._undropped.keep({*deleted, *self._ended})
         # a former owner's knowledge is of no use, nor is that of a consumer that was created again
         self._forgotten = {id for id in self._forgotten.intersection(deleted) if self.host.find_shard(id) is not None}
         if self._journals.is_read_back:
             self._lapsed.intersection_update(deleted)
         try:
-            await self.host.take_up(self.registry.effective(), [id for id in deleted if id not in self._forgotten])
+            dropped = await self._drop_states(self._undropped.choose(id for id in deleted if id not in self._forgotten))
         except OverlayError:
             # everything is served, and answers need not wait for a state that could not be dropped
             self._taken_up = self._tail.seen
             raise
-        self._forgotten.update(id for id in deleted if self.host.find_shard(id) is not None)
+        self._forgotten.update(id for id in dropped if self.host.find_shard(id) is not None)
+
+    async def _drop_states(self, ids: Collection[ConsumerId]) -> set[ConsumerId]:
+        """Have the host serve what the registry says, and drop the state of these consumers. Return the consumers whose
+        state is dropped."""
+        return await self._undropped.drop(ids, self.host.take_up(self.registry.effective(), ids))
 
     def _group_requests(self) -> Iterator[tuple[int, list[Request]]]:
         """Yield each shard of ours with requests to decide together, in their order."""
@@ -502,16 +510,18 @@ class RequestServer:
     async def _end_files(self) -> None:
         """Stop consumers of files that inactive_threshold has ended: drop their state and their temporary outputs, and
         take their definitions out of the topic, so that the next start creates them anew. What fails is tried again
-        with the next turn.
+        with the next turn, a state that cannot be dropped after a pause.
         """
         by_shard = self._sort(sorted(self._ended))
         self._ended = {id for ids in by_shard.values() for id in ids}
-        if not self._ended:
-            return
         for id in self._ended:
             self.registry.lapse(id)
-        await self.host.take_up(self.registry.effective(), list(self._ended))
-        for ids in by_shard.values():
+        if not (due := self._undropped.choose(self._ended)):
+            return
+        dropped = await self._drop_states(due)
+        for all_ids in by_shard.values():
+            if not (ids := [id for id in all_ids if id in dropped]):
+                continue
             for id in ids:
                 if (known := self.registry.definitions.get(id)) is not None:
                     await self._drop_output(known)
@@ -522,21 +532,24 @@ class RequestServer:
 
     async def _finish_deletions(self) -> None:
         """Finish the deletions of consumers of our shards, those of one shard in one transaction: drop
-        their state, write tombstones for their records in the topic, and answer the clients that asked.
+        their state, write tombstones for their records in the topic, and answer the clients that asked. One whose
+        state cannot be dropped is left, and tried again after a pause (undropped.py).
 
         A consumer that open answers are about is left for a later turn: their clients are about to hear
         that it was deleted.
         """
         busy = {request.about for request in self.registry.requests.values() if request.id in self._answering}
         for shard, ids in self._sort(id for id in self.registry.find_deleted() if id not in busy).items():
-            if not await self._journals.knows_all(shard):
+            due = self._undropped.choose(id for id in ids if id not in self._forgotten)
+            if (not due and self._forgotten.isdisjoint(ids)) or not await self._journals.knows_all(shard):
                 continue
-            if kept := [id for id in ids if id not in self._forgotten]:
-                await self.host.take_up(self.registry.effective(), kept)
-                self._forgotten.update(kept)
-            ended = [self.registry.definitions[id] for id in ids]
-            records = [Record(make_key(subject, *id), None) for id in ids for subject in DEFINED]
-            await self._journals.write(ids[0], records, self._tell_deleted(ended), decided=True)
+            if due:
+                self._forgotten |= await self._drop_states(due)
+            ended = [self.registry.definitions[id] for id in ids if id in self._forgotten]
+            if not ended:
+                continue
+            records = [Record(make_key(subject, *each.id), None) for each in ended for subject in DEFINED]
+            await self._journals.write(ended[0].id, records, self._tell_deleted(ended), decided=True)
             for definition in ended:
                 log.info("consumer deleted", stream=definition.id[0], consumer=definition.id[1])
                 if definition.id in self._lapsed:

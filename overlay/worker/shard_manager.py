@@ -22,7 +22,7 @@ from overlay.consumer.events import Deleted, Paused, Pulled, Resumed, Updated
 from overlay.consumer.info import ConsumerInfo, Facts
 from overlay.consumer.pulls import PullRequest, StatusText
 from overlay.consumer.table import PAUSED
-from overlay.errors import OverlayError
+from overlay.errors import OverlayError, StateKept
 from overlay.kafka.admin import Admin
 from overlay.kafka.fetcher import Sharing
 from overlay.kafka.own_topics import shard_of
@@ -175,18 +175,18 @@ class ShardManager:
         """Serve `loaded` from now on, and drop the state of those consumers in `forget` that belong
         to shards of ours.
 
-        Every change is carried out even if the state of some consumers could not be dropped; then the first
-        OverlayError is raised at the end. Another error ends it at once. The next call then carries out what is missing;
+        Every change is carried out even if the state of some consumers could not be dropped; then StateKept
+        is raised at the end. Another error ends it at once. The next call then carries out what is missing;
         shards that start before it serve `loaded`, since states may be dropped already.
         """
-        failures: list[OverlayError] = []
+        failures: dict[ConsumerId, str] = {}
         async with self._changing:
             self._streams |= self.loaded.streams.keys()
             names = _list_changed_names(self.loaded, loaded)
             self.loaded = loaded
             self.series.open_streams(loaded.streams.keys() - self._streams)
             for number in sorted(self.owned):
-                failures += await self._change(number, [id for id in forget if self.find_shard(id) == number])
+                failures |= await self._change(number, [id for id in forget if self.find_shard(id) == number])
             for session in self.sessions:
                 if session.dispatch_loop is not None:
                     for stream, each in names.items():
@@ -198,17 +198,17 @@ class ShardManager:
             self._streams.clear()
             self._close_moved()
         if failures:
-            raise failures[0]
+            raise StateKept(failures)
 
-    async def _change(self, number: int, gone: Collection[ConsumerId]) -> list[OverlayError]:
+    async def _change(self, number: int, gone: Collection[ConsumerId]) -> dict[ConsumerId, str]:
         """Have a shard of ours serve `loaded`, with a new session if the running one cannot take the change over, and drop
-        the state of its consumers `gone`. Return one error for each of them whose state could not be dropped.
+        the state of its consumers `gone`. Return the consumers whose state could not be dropped, with the reasons.
         """
         old, new = self._choose_running(number), self._choose(self.loaded, number)
         if (not gone and old == new) or await self._change_in_place(number, old, new, gone):
             if (shard := self.shards.get(number)) is not None:
                 shard.loaded = self.loaded
-            return []
+            return {}
         log.info("shard takes up a change", shard=number)
         for id in gone:
             if (dispatch_loop := self._find_dispatch_loop(id)) is not None:
@@ -250,13 +250,14 @@ class ShardManager:
         self.series.close_indexes(self.loaded.streams.keys() - {name for part in parts for name in part.keeps})
         self.series.close_readings(self.loaded.streams.keys() - {name for part in parts for name in part.streams})
 
-    async def _forget(self, number: int, gone: Iterable[ConsumerId]) -> list[OverlayError]:
-        """Drop the state of the consumers `gone` of a shard that was stopped. Return one error for each
-        consumer for which that was tried and has failed; empty if all of them are dropped.
+    async def _forget(self, number: int, gone: Iterable[ConsumerId]) -> dict[ConsumerId, str]:
+        """Drop the state of the consumers `gone` of a shard that was stopped. Return those for which that
+        has failed, each with the reason; empty if all of them are dropped.
 
         A new owner of the shard may have dropped it already, and may serve another consumer by the
         same name. So nothing is dropped unless the shard is still ours. The first consumer for which
-        that is not confirmed ends it: the shard is stopped meanwhile, and a confirmation takes seconds.
+        that is not confirmed ends it, for all that are left: the shard is stopped meanwhile, and a
+        confirmation takes seconds.
         """
         is_ours = True
 
@@ -267,15 +268,17 @@ class ShardManager:
                 raise OverlayError(f"shard {number} is not ours any more: its owner drops what was deleted")
             return state.generation
 
-        failures: list[OverlayError] = []
+        failures: dict[ConsumerId, str] = {}
+        reason = ""
         for id in gone:
             forget = functools.partial(forget_consumer, consumer=id)
             try:
-                await amend(self.loaded.service, self.admin, forget, confirm)
+                if is_ours:
+                    await amend(self.loaded.service, self.admin, forget, confirm)
+                else:
+                    failures[id] = reason
             except OverlayError as error:
-                failures.append(error)
-            if not is_ours:
-                break
+                failures[id] = reason = str(error) or type(error).__name__
         return failures
 
     def tend(self) -> list[ConsumerId]:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from overlay import errors
 from overlay.clock import now_ns
 from overlay.config import ConsumerConfig, Loaded, LogEnds
 from overlay.config.consumer import AckPolicy
@@ -717,6 +718,45 @@ async def test_the_state_of_a_consumer_that_was_deleted_elsewhere_is_dropped_ane
     for _ in range(3):
         await request_server._turn()
     assert host.forgotten == [[config.id]]
+    assert not registry.definitions
+
+
+async def test_a_state_that_cannot_be_dropped_holds_up_no_other_deletion(
+    request_server: RequestServer, host: Owner, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor a request. It is tried again with growing pauses, and told once."""
+    read_back(monkeypatch, log)
+    world = SimpleNamespace(now=1_000, is_stuck=True, tried=[], told=[])
+    stuck, registry = ("S", "stuck"), request_server.registry
+
+    async def take_up(_: object, loaded: Loaded, forget: Collection[tuple[str, str]] = ()) -> None:
+        if stuck in forget:
+            world.tried.append(world.now)
+            if world.is_stuck:
+                raise errors.StateKept({stuck: "not authorized to write"})
+
+    monkeypatch.setattr(type(host), "take_up", take_up)
+    monkeypatch.setattr("overlay.control.undropped.monotonic", lambda: world.now)
+    told = SimpleNamespace(error=lambda event, **more: world.told.append(more["consumer"]))
+    monkeypatch.setattr("overlay.control.undropped.log", told)
+    registry.reload(make_files())
+    registry.requests.clear()
+    take(
+        registry, *(write_definition(Definition(make_config(name), 1, is_deleted=True)) for name in ("stuck", "other"))
+    )
+    asked = b'{"op":"consumer.info","stream":"S","consumer":"other"}'
+    registry.take(b"request info", asked, dict[str, bytes]().get, now_ns() // 10**6)
+    for _ in range(3):
+        await request_server._turn()
+    assert registry.definitions.keys() == {stuck}
+    assert not registry.requests
+    for world.now in range(1_000, 1_400):
+        await request_server._turn()
+    assert [after - before for before, after in itertools.pairwise(world.tried)] == [1, 2, 4, 8, 16, 32, 64, 120, 120]
+    assert world.told == ["stuck"]
+    world.now, world.is_stuck = world.now + 120, False
+    for _ in range(3):
+        await request_server._turn()
     assert not registry.definitions
 
 

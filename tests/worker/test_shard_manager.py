@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from overlay.config import ConsumerConfig
-from overlay.errors import OverlayError
+from overlay.errors import StateKept
 from overlay.kafka.own_topics import shard_of
 from overlay.metrics import Metrics
 from overlay.state.shard_state import ConsumerId, StateUnreadable
@@ -117,8 +117,9 @@ async def test_a_state_that_cannot_be_forgotten_keeps_no_shard_from_its_change(m
         shard_manager = make_manager(group, configs, Group())
         await serve(shard_manager, 0, 1, 2, 3)
         changed = make_files(*(make_config(f"c{number}", filter_subject="t.a") for number in range(2, 20)))
-        with pytest.raises(StateUnreadable, match="torn"):
+        with pytest.raises(StateKept, match="torn") as kept:
             await shard_manager.take_up(changed, [config.id for config in configs[:2]])
+        assert kept.value.reasons == {config.id: "torn" for config in configs[:2]}
         served = {id: config for shard in shard_manager.shards.values() for id, config in shard.mine.items()}
         assert served == changed.consumers
         assert len(tried) == 2
@@ -269,8 +270,9 @@ async def test_states_are_left_to_the_owner_after_one_question(monkeypatch: pyte
         await serve(shard_manager, 0)
         gone = [config.id for config in configs if shard_of(config.id, 4) == 0]
         assert len(gone) > 1
-        with pytest.raises(OverlayError, match="not ours any more"):
+        with pytest.raises(StateKept, match="not ours any more") as kept:
             await shard_manager.take_up(make_files(*(each for each in configs if each.id not in gone)), gone)
+        assert kept.value.reasons.keys() == set(gone)
         assert membership.asked == 1
         await shard_manager.release()
 
