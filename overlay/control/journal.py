@@ -4,6 +4,13 @@ change, written by the owner of a shard.
 Each shard has a transactional id of its own for this, `<prefix>.control.<shard>`. Starting a
 journal fences the former owner, whose last change is then either committed or aborted. The new
 owner decides requests after it has read all that was committed.
+
+Kafka may lose the marker of that change (output/lost_markers.py) in either topic. In the control
+topic it is ended before anything is decided. In the events topic the end of our next transaction
+would end it as well: an abort would take the events of a committed change along, and a commit would
+show those of an aborted one, which is decided again. So it is ended before our first transaction,
+as the change was decided. If that is not known any more, it is committed: an event too many does
+less harm than one that is missing, and requests must not wait for events.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from overlay.clock import now_ms
 from overlay.credentials import stamp
 from overlay.errors import SourceUnavailable
 from overlay.kafka.connection import for_aiokafka, mend_client
-from overlay.kafka.own_topics import control_topic, journal_id
+from overlay.kafka.own_topics import control_topic, events_topic, journal_id
 from overlay.kafka.properties import Properties
 from overlay.output.entry import Entry, press_entries
 from overlay.output.transaction import Transactions
@@ -36,7 +43,7 @@ class Journal:
     """
 
     def __init__(self, kafka: Properties, prefix: str, shard: int) -> None:
-        self._topic = control_topic(prefix)
+        self._topic, self._events = control_topic(prefix), events_topic(prefix)
         self._transactions = Transactions(kafka, journal_id(prefix, shard), self._topic, 0)
         self._known = {self._topic}
 
@@ -45,9 +52,13 @@ class Journal:
         SourceUnavailable, and Fenced or DeliveryFailed if what that journal left open cannot be
         ended.
         """
-        await self._transactions.start(self._known)
+        await self._transactions.start({self._topic, self._events})
         try:
             await self._transactions.end_lost([(self._topic, 0)])
+            if self._transactions.list_partitions({self._events}):
+                self._known.add(self._events)
+            # its leader may be away for long: only events wait for it
+            self._transactions.doubt_topics({self._events}, presume_committed=True)
         except BaseException:
             await self._transactions.close()
             raise

@@ -179,6 +179,8 @@ class Transactions(_Sender):
         self._markers = OwnMarkers(self._producer.client, lambda: self._producer._txn_manager._pid_and_epoch)
         self._left: set[str] = set()
         """Topics to which nothing more is written, and whose partitions may have a transaction open."""
+        self._presumed: set[TopicPartition] = set()
+        """Partitions in which an open transaction counts as committed if it is not known how it was decided."""
         self._watch_answers()
         self._look_back_first()
 
@@ -218,15 +220,23 @@ class Transactions(_Sender):
         None if that is not known. Valid after `start`."""
         return self._last.find_ending()
 
-    def doubt_topics(self, topics: Iterable[str]) -> None:
+    def doubt_topics(self, topics: Iterable[str], *, presume_committed: bool = False) -> None:
         """Have the partitions of these topics asked as by `end_lost`, which is called before, without a wait: `begin` ends
-        what is open there, and none is added to a transaction before it has told. The topics must be looked up."""
-        self._markers.note(self.list_partitions(topics))
+        what is open there, and none is added to a transaction before it has told. The topics must be looked up.
+
+        `presume_committed`: if it is not known how an open transaction was decided, commit it; without this, `begin` raises
+        SourceUnavailable.
+        """
+        partitions = self.list_partitions(topics)
+        if presume_committed:
+            self._presumed |= partitions
+        self._markers.note(partitions)
 
     async def _end_open(self, found: Mapping[TopicPartition, OpenTransaction], state: bytes | None) -> None:
         """End the transactions `found`, each as it was decided. What was begun under our own epoch was committed, since we
         write nothing after an abort. `state`, and what is raised: as `end_lost`."""
         outcomes = {tp: self._decide(tp, opened) for tp, opened in found.items()}
+        outcomes |= {tp: Outcome.COMMITTED for tp in self._presumed & outcomes.keys() if outcomes[tp] is None}
         if unknown := [tp for tp, outcome in outcomes.items() if outcome is None]:
             raise SourceUnavailable(
                 f"{_name(found, unknown)}: a transaction of {self._producer._txn_manager.transactional_id} ended without its"

@@ -44,6 +44,7 @@ from .world import World
 from .writing import write_under_one_key
 
 STATE, OUT, OTHER = ("state", 0), ("out", 0), ("other", 0)
+EVENTS = "overlay.events"
 SHORT_S = 0.1
 """Longer than markers take."""
 TOPICS = [topic for topic, _ in (STATE, OUT, OTHER)]
@@ -271,6 +272,48 @@ def test_a_journal_completes_its_commit_before_the_next_change() -> None:
 
     async def history(world: World) -> None:
         world.cluster.create_topic(CONTROL)
+        await run_as_process(world, write(world))
+
+    world.run(history)
+
+
+@pytest.mark.parametrize(("is_committed", "is_forgotten"), [(True, False), (False, False), (True, True)])
+def test_events_are_kept_or_left_out_as_the_change_of_a_former_owner_was(
+    is_committed: bool, is_forgotten: bool
+) -> None:
+    """The events topic loses the marker of the change. The next owner aborts a transaction, or commits one: its end would be
+    that of the former one. `is_forgotten`: an owner in between has changed nothing, and the coordinator knows no more how
+    the change was decided."""
+    world = World(8, brokers=1, settings=Settings(loses_markers_of=CONTROL_ID))
+
+    async def write(world: World) -> None:
+        former, between, heir = (Journal({"bootstrap.servers": world.bootstrap}, "overlay", 0) for _ in range(3))
+        await former.start()
+        await former._transactions.begin()
+        await former._transactions.send(press("lost", CONTROL, EVENTS))
+        world.cluster.remove_leader(EVENTS, 0)
+        await (former._transactions.commit([]) if is_committed else former._transactions.abort())
+        await asyncio.sleep(SHORT_S)  # its markers would be written meanwhile
+        await former.close()
+        world.cluster.restore_leader(EVENTS, 0)
+        assert is_open(world, (EVENTS, 0)) and not is_open(world, (CONTROL, 0))
+        if is_forgotten:
+            await between.start()
+            await between.close()
+        await heir.start()
+        if is_committed:
+            await heir._transactions.begin()
+            await heir._transactions.send(press("second", CONTROL, EVENTS))
+            await heir._transactions.abort()
+        else:
+            await heir.commit([Entry(topic, Record(b"key", b"new")) for topic in (CONTROL, EVENTS)])
+        await until(lambda: not is_open(world, (EVENTS, 0)), "the last transaction has its marker", 20.0)
+        assert read_values(world, EVENTS) == read_values(world, CONTROL) == (["lost"] if is_committed else ["new"])
+        await heir.close()
+
+    async def history(world: World) -> None:
+        for topic in (CONTROL, EVENTS):
+            world.cluster.create_topic(topic)
         await run_as_process(world, write(world))
 
     world.run(history)
