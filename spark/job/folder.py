@@ -404,8 +404,7 @@ class JobFolder:
                 f"consumer {name_of(config)!r} was at offset {beyond[source]}, behind the log's end, {end}: {TRUNCATED}"
             )
             report_loss(f"{source[0]}-{source[1]}", what, self._ask.fails_on_loss)
-        first = find_first_offset(config, len(at.offsets))
-        return replace(at, offsets=lower(at.offsets, cuts, first), snapshot=lower(at.snapshot, cuts))
+        return replace(at, offsets=lower(at.offsets, cuts), snapshot=lower(at.snapshot, cuts))
 
 
 def find_read(config: ConsumerConfig, at: JobPosition) -> dict[TopicPartition, int]:
