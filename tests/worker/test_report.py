@@ -103,8 +103,10 @@ def report(
 def test_a_consumer_that_is_starting_has_the_reason_of_its_worker() -> None:
     consumers = {("S", "c"): make_config("c"), ("S", "d"): make_config("d")}
     loaded = SimpleNamespace(consumers=consumers, streams={})
-    facts = cast("Any", loaded), [], Rates(began=0), Lags(), {("S", "d")}, JobStandings()
-    told = [(each["state"], each["reason"]) for each in report_service(*facts, "loading kernels")["consumers"]]
+    found = report_service(
+        cast("Any", loaded), [], Rates(began=0), Lags(), {("S", "d")}, JobStandings(), "loading kernels"
+    )
+    told = [(each["state"], each["reason"]) for each in found["consumers"]]
     assert told == [("starting", "loading kernels"), ("elsewhere", "")]
 
 
