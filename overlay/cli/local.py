@@ -56,6 +56,7 @@ def up(home: Path | None) -> None:
     click.echo(f"data and log: {broker.home}")
     option = f" --home {broker.home}" if home else ""
     click.echo(f"next: overlay local topic create TOPIC{option}   overlay local topic produce TOPIC FILE{option}")
+    click.echo("      (a FILE with a JSON value a line: add --format raw, and --key-field NAME for keys)")
     click.echo(f"      overlay init --bootstrap {broker.bootstrap} --topic TOPIC   (a first config for your topic)")
     click.echo(f"      overlay local logs{option}   overlay local down{option}")
 

@@ -131,6 +131,12 @@ def list_all(internal: bool, as_json: bool, **where: Any) -> None:
 )
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for each record; repeatable.")
 @click.option("--key-separator", metavar="TEXT", help="With --format raw: stands between key and value.")
+@click.option(
+    "--key-field",
+    default="",
+    metavar="NAME",
+    help="With --format raw, for JSON values: the field that is the key as well, such as id or customer.country.",
+)
 @click.option("--partition", type=click.IntRange(0), help="For records that name none; otherwise their keys decide.")
 @kafka_options
 @json_option
@@ -140,6 +146,7 @@ def produce(
     form: str,
     headers: tuple[str, ...],
     key_separator: str | None,
+    key_field: str,
     partition: int | None,
     as_json: bool,
     **where: Any,
@@ -160,9 +167,10 @@ def produce(
 
     kafka = find_kafka(**where)
     facts = asyncio.run(find_topic(kafka, name))
-    reader = LineReader(_read_rules(form, headers, key_separator, partition, facts.partitions))
+    rules = _read_rules(form, headers, key_separator, partition, facts.partitions, key_field)
+    reader = LineReader(rules)
     sources = files or (STDIN,)
-    check_files(sources, reader.rules)
+    check_files(sources, rules)
     written = Written()
     try:
         write(kafka, facts, read_all(sources, reader), written)
@@ -230,12 +238,14 @@ def find_embedded(home: Path | None) -> str:
 
 
 def _read_rules(
-    form: str, headers: Iterable[str], separator: str | None, partition: int | None, partitions: int
+    form: str, headers: Iterable[str], separator: str | None, partition: int | None, partitions: int, key_field: str
 ) -> LineRules:
     from overlay.local.lines import LineFormat, LineRules
 
     if separator is not None and (form != "raw" or not separator):
         raise click.UsageError("--key-separator is for --format raw, and has a character at least")
+    if key_field and (form != "raw" or separator is not None):
+        raise click.UsageError("--key-field is for --format raw, and goes without --key-separator")
     if partition is not None and partition >= partitions:
         raise click.UsageError(f"--partition: the topic has partitions 0 to {partitions - 1}")
     pairs = (_split(text, "--header", "source=import") for text in headers)
@@ -245,6 +255,7 @@ def _read_rules(
         None if separator is None else separator.encode(),
         tuple((name, value.encode()) for name, value in pairs),
         partition,
+        key_field,
     )
 
 

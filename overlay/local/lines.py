@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import enum
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from json import JSONDecodeError
@@ -57,7 +58,9 @@ class LineRecord:
 class LineRules:
     """How lines are read. `partitions`: how many the topic has. `separator`: what stands between key
     and value of a raw line; None if raw lines have no key. `headers`: those that each record gets in
-    front of its own. `partition`: for records that name none; None if their keys decide.
+    front of its own. `partition`: for records that name none; None if their keys decide. `key_field`:
+    the path of the JSON field of a raw line that becomes its key, such as `customer.country`; "" for
+    none.
     """
 
     format: LineFormat
@@ -65,6 +68,7 @@ class LineRules:
     separator: bytes | None = None
     headers: Headers = ()
     partition: int | None = None
+    key_field: str = ""
 
     def read(self, line: bytes) -> LineRecord:
         """Return the record that a line is. `line`: without its line feed. Raises ValueError if it is no record,
@@ -78,6 +82,8 @@ class LineRules:
             key, found, value = line.partition(self.separator)
             if not found:
                 raise ValueError(f"there is no key: {self.separator.decode()!r} does not occur in it")
+        if self.key_field:
+            key = _read_key(line, self.key_field)
         return LineRecord(value, key, self.headers, None, self.partition)
 
     def _read_object(self, line: bytes) -> LineRecord:
@@ -131,7 +137,28 @@ def _hint(line: bytes) -> str:
     """Return what to do about a line that does not parse."""
     if line.lstrip()[:1] == b"{":
         return "Each record is one line"
-    return "If each line is a value by itself, say --format raw"
+    return _SAY_RAW
+
+
+_SAY_RAW = "If each line is a value by itself, say --format raw, and --key-field NAME to take keys from a field of it"
+
+
+def _read_key(line: bytes, path: str) -> bytes:
+    """Return the key of a line that is a JSON object: the text of its field `path`, or its number or boolean as it is
+    spelled. Raises ValueError if the line is no such object, or has no such field, null or an object or array in it.
+    """
+    try:
+        found: object = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
+    except ValueError:
+        raise ValueError(f"there is no key {path!r}: the line is no JSON") from None
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    if isinstance(found, bool):
+        return b"true" if found else b"false"
+    if not isinstance(found, str):
+        what = "has no such field, or null" if found is None else "has an object or an array there"
+        raise ValueError(f"there is no key {path!r}: the value {what}")
+    return _encode(path, found)
 
 
 def _parse(line: bytes) -> tuple[dict[str, object], dict[str, str]]:
@@ -156,7 +183,7 @@ def _parse(line: bytes) -> tuple[dict[str, object], dict[str, str]]:
         if name not in MEMBERS:
             near = suggest(name, MEMBERS)
             what = f"a record has no {name!r}, but {', '.join(MEMBERS)}.{near}"
-            raise ValueError(f"{what} If each line is a value by itself, say --format raw")
+            raise ValueError(f"{what} {_SAY_RAW}")
     return members, spelled
 
 

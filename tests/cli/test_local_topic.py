@@ -224,6 +224,8 @@ def test_calls_that_make_no_sense(bootstrap: str, new_topic: NewTopicFixture, tm
     for words in (
         ("--key-separator", ","),
         ("--format", "raw", "--key-separator", ""),
+        ("--key-field", "id"),
+        ("--format", "raw", "--key-separator", "|", "--key-field", "id"),
         ("--partition", "1"),
         ("--header", "h"),
         ("--home", tmp_path),

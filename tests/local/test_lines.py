@@ -73,6 +73,34 @@ def test_defaults_of_the_command_stand_in_front() -> None:
     ]
 
 
+def test_a_field_of_the_value_can_be_the_key() -> None:
+    rules = LineRules(LineFormat.RAW, 1, key_field="customer.id")
+    for spelled, key in ((b'"\\u00e9"', "\u00e9".encode()), (b"1.50", b"1.50"), (b"true", b"true"), (b"12", b"12")):
+        value = b'{"a": 1, "customer": {"id": %s}}' % spelled
+        assert read(value, rules) == [LineRecord(value, key)]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"customer": 1}', "the value has no such field, or null"),
+        (b'{"customer": {"id": null}}', "the value has no such field, or null"),
+        (b'{"customer": {"id": []}}', "the value has an object or an array there"),
+        (b"[1]", "the value has no such field, or null"),
+        (b"{", "the line is no JSON"),
+    ],
+)
+def test_a_value_without_the_field_of_the_key_is_refused(line: bytes, reason: str) -> None:
+    rules = LineRules(LineFormat.RAW, 1, key_field="customer.id")
+    assert refuse(line, rules) == f"file:1:1: there is no key 'customer.id': {reason}"
+
+
+def test_a_line_that_is_a_value_leads_to_the_options_for_values() -> None:
+    assert refuse(b'{"id": 1, "total": 2}').endswith(
+        "say --format raw, and --key-field NAME to take keys from a field of it"
+    )
+
+
 def test_raw_lines_are_values() -> None:
     rules = LineRules(LineFormat.RAW, 1, headers=(("h", b"1"),))
     assert read(b'{"a": 1}\n\xff \r\n', rules) == [
