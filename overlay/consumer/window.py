@@ -562,9 +562,12 @@ class Window:
 
     def _prune_again(self) -> None:
         """Forget redeliveries of settled messages, and the oldest of the others if there are too
-        many. A message is no longer found by the consumer sequence of a forgotten redelivery.
+        many, but not the last one of a message: by that one its timer starts (`read`). A message is
+        no longer found by the consumer sequence of a forgotten redelivery.
         """
         consumer_seqs, sequences = self.again
         known = self.pending.view("sequence")[self.pending.find(distinct(sequences))]
-        kept = np.flatnonzero(np.isin(sequences, known))[-(self.pending.count + _MANY_AGAIN // 2) :]
+        rows = np.flatnonzero(np.isin(sequences, known))
+        last = rows[::-1][np.unique(sequences[rows][::-1], return_index=True)[1]]
+        kept = np.union1d(last, rows[-(self.pending.count + _MANY_AGAIN // 2) :])
         self._again, self._again_size = [(consumer_seqs[kept], sequences[kept])], kept.size

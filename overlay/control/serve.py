@@ -331,12 +331,13 @@ class RequestServer:
             # everything is served, and answers need not wait for a state that could not be dropped
             self._taken_up = self._tail.seen
             raise
-        self._forgotten.update(id for id in dropped if self.host.find_shard(id) is not None)
+        self._forgotten |= dropped
 
     async def _drop_states(self, ids: Collection[ConsumerId]) -> set[ConsumerId]:
         """Have the host serve what the registry says, and drop the state of these consumers. Return the consumers whose
-        state is dropped."""
-        return await self._undropped.drop(ids, self.host.take_up(self.registry.effective(), ids))
+        state is dropped: nothing was tried for one whose shard has left this worker meanwhile."""
+        dropped = await self._undropped.drop(ids, self.host.take_up(self.registry.effective(), ids))
+        return {id for id in dropped if self.host.find_shard(id) is not None}
 
     async def _begin_again(self) -> None:
         """Drop everything that depends on the former log: open answers, journals, and notes of

@@ -240,7 +240,9 @@ def _need_service(loaded: Loaded) -> Iterator[Need]:
     if service.topics.requests:
         yield Need(ResourceKind.REQUESTS, requests_topic(prefix), ("Describe", "Read", "Create"), users)
     yield Need(ResourceKind.REPLIES, reply_topic(prefix), ("Describe", "Write", "Create"), users)
-    yield Need(ResourceKind.EVENTS, events_topic(prefix), ("Describe", "DescribeConfigs", "Write", "Create"), users)
+    # Read: a journal asks what a former owner has left open there
+    operations = ("Describe", "DescribeConfigs", "Read", "Write", "Create")
+    yield Need(ResourceKind.EVENTS, events_topic(prefix), operations, users)
     if service.fleet.publish:
         yield Need(ResourceKind.FLEET, fleet_topic(prefix), ("Describe", "Write", "Create"), users)
     for shard in range(service.shards):

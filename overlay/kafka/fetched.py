@@ -9,7 +9,7 @@ import numpy as np
 
 from overlay.arrays import Bytes
 from overlay.scan.commit import Aborted
-from overlay.scan.header import Batches
+from overlay.scan.header import BATCH, Batches
 
 from .log_position import LogPosition
 
@@ -106,7 +106,8 @@ def join(parts: Sequence[Fetched]) -> Fetched:
     datas = [part.data[: int(part.batches[-1]["end"])] for part in parts]
     data = np.concatenate(datas)
     data.flags.writeable = False
-    batches = np.concatenate([part.batches for part in parts])
+    # as bytes, since to concatenate structures takes fifty times as long
+    batches = np.concatenate([part.batches.view(np.uint8) for part in parts]).view(BATCH)
     shifts = np.repeat(np.cumsum([0, *(each.size for each in datas[:-1])]), [part.batches.size for part in parts])
     for field in ("at", "end"):
         batches[field] += shifts

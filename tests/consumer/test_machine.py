@@ -257,6 +257,21 @@ def test_the_timer_of_a_redelivery_starts_when_the_group_has_read_that_one() -> 
     assert len(driver.all(DeadLetter)) == 1
 
 
+def test_the_timer_of_a_redelivery_starts_however_many_follow_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those of other messages the oldest are forgotten."""
+    monkeypatch.setattr("overlay.consumer.window._MANY_AGAIN", 64)
+    driver = Driver(configure(interest="group", ack_wait=SECOND))
+    driver.do(Bound())
+    driver.offer(2)
+    driver.do(Read(2))
+    driver.do(Nakked(1, 1, 1, None))
+    for delivery in range(100):
+        driver.do(Nakked(2, driver.machine.state.window.delivered.consumer if delivery else 2, 1, None))
+    driver.do(Read(3))
+    driver.pass_time(SECOND)
+    assert [sent[0] for sent in driver.sent()[-1:]] == [1]
+
+
 def test_deadlines_wait_for_unread_acks() -> None:
     driver = Driver(configure(ack_wait=SECOND))
     driver.offer(2)

@@ -50,7 +50,7 @@ def test_needs_name_every_resource_and_operation(tmp_path: Path) -> None:
         (ResourceKind.STATE, "overlay.state"): "Describe Read Write Delete Create",
         (ResourceKind.CONTROL, "overlay.control"): "Describe Read Write Create",
         (ResourceKind.REPLIES, "overlay.replies"): "Describe Write Create",
-        (ResourceKind.EVENTS, "overlay.events"): "Describe DescribeConfigs Write Create",
+        (ResourceKind.EVENTS, "overlay.events"): "Describe DescribeConfigs Read Write Create",
         (ResourceKind.FLEET, "overlay.fleet"): "Describe Write Create",
         (ResourceKind.TRANSACTION, "overlay.shard.0"): "Describe Write",
         (ResourceKind.TRANSACTION, "overlay.shard.1"): "Describe Write",
