@@ -21,6 +21,8 @@ def is_taken(host: str, port: int) -> bool:
             # as servers do, so that connections that have just ended do not count
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
+    except UnicodeError:  # no name of a host
+        return False
     except OSError as error:
         return error.errno == errno.EADDRINUSE
     return False

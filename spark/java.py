@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyspark
 
+from overlay.errors import OverlayError
 from overlay.local.folders import find_cache, make_folder
 from overlay.local.java import find_java
 
@@ -99,7 +100,10 @@ def find_log_option() -> str:
     # a template is no settings
     if any(path.suffix != ".template" for path in folder.glob("log4j2*")):
         return ""
-    path = write_once(find_cache() / "java", _LOGS, ".properties")
+    try:
+        path = write_once(find_cache() / "java", _LOGS, ".properties")
+    except (OverlayError, OSError):  # a cache that cannot be written to keeps nothing from running
+        return ""
     return f'"-Dlog4j2.configurationFile={path.as_uri()}"'
 
 

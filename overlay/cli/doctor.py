@@ -162,10 +162,12 @@ def examine_listen(loaded: Loaded) -> Diagnosis:
     try:
         service = asyncio.run(ask_service(http)).service
         stranger = "" if service is None else split_advice(explain_stranger(service, identify(loaded), ""))[0]
-    except NoService:
+    except NoService as error:
+        if isinstance(error.__cause__, OSError):  # no answer in time, or another certificate
+            return judge_listen(address, None, "", doubt=str(error))
         stranger = "another program does"
     except OverlayError as error:  # such as a token that is refused: a service answers
-        stranger = str(error)
+        return judge_listen(address, None, "", doubt=str(error))
     near = ports.find_near(host, port) if stranger else None
     return judge_listen(address, stranger, "" if near is None else ports.write_address(host, near))
 

@@ -149,7 +149,7 @@ def _read_key(line: bytes, path: str) -> bytes:
     """
     try:
         found: object = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(f"there is no key {path!r}: the line is no JSON") from None
     for name in path.split("."):
         found = found.get(name) if isinstance(found, dict) else None

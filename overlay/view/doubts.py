@@ -117,7 +117,7 @@ def _suggest(
     records have. "" if they have none.
     """
     is_undeclared = wanted.kind is FieldKind.HEADER and column.name not in stream.properties
-    if is_undeclared and (own := find_property(stream, column.name)):
+    if is_undeclared and (own := _find_own(stream, column.name, sampled)):
         return f" Did you mean {own}?"
     declared = list_properties(stream) if is_undeclared else []
     fields = [each for each in sampled if each.present and each.field.kind is FieldKind.VALUE]
@@ -131,7 +131,16 @@ def _suggest(
     known = sorted(each.field.name for each in sampled if each.present and each.field.kind is wanted.kind)
     if near := suggest(wanted.name, [*known, *declared]):
         return near
-    return f" They have {', '.join(known[:_SHOWN])}" if known else ""
+    return f" They have {', '.join(map(make_printable, known[:_SHOWN]))}" if known else ""
+
+
+def _find_own(stream: StreamConfig, name: str, sampled: Iterable[SampledField]) -> str:
+    """Return the declared property that a filter means by `name` (`find_property`). "" also if records have a JSON field of
+    just this name and the property is read from another one: that field may be meant.
+    """
+    field, own = Field(FieldKind.VALUE, name), find_property(stream, name)
+    has_field = any(each.present and each.field == field for each in sampled)
+    return "" if own and has_field and stream.properties[own].source != field else own
 
 
 def _rank(sampled: SampledField) -> tuple[int, int]:
@@ -160,10 +169,10 @@ def hint_declaration(
     """
     columns = [column for column in find_columns(records) if column.present]
     headers = [each for each in columns if each.field == Field(FieldKind.HEADER, name)]
-    if not headers and (own := find_property(stream, name)):
-        return f"did you mean {own}?"
     is_json = stream.values.format is ValueFormat.JSON
     values = [each for each in columns if is_json and each.field.kind is FieldKind.VALUE]
+    if not headers and (own := _find_own(stream, name, values)):
+        return f"did you mean {own}?"
     fields = [each for each in values if each.field.name.split(".")[-1].casefold() == name.casefold()]
     if not (headers or fields):
         known = [each.field.name for each in values]
@@ -186,7 +195,7 @@ def _name_known(stream: StreamConfig, name: str, fields: Iterable[str], records:
     if declared := rank_similar(name, list_properties(stream)):
         return f"{none}; the stream declares {', '.join(declared[:_SHOWN])}"
     known = rank_similar(name, fields)
-    return f"{none}; they have the JSON fields {', '.join(known[:_SHOWN])}" if known else none
+    return f"{none}; they have the JSON fields {', '.join(map(make_printable, known[:_SHOWN]))}" if known else none
 
 
 def list_misread(stream: StreamConfig, filter: Filter, records: Sequence[SampledRecord]) -> Iterator[str]:

@@ -56,11 +56,17 @@ class Followed:
     ledger: Ledger | None = None
     _told: int = field(default=-1, init=False)
     """Where the open transaction begins of which the log has a line, -1 if there was none."""
+    _open_at: int = field(default=-1, init=False)
+    """Where the open transaction begins that was seen last, -1 if this batch has met none."""
+    _open_since: float = field(default=0.0, init=False)
+    """For how long the batch had waited when this transaction was first seen, in seconds."""
+    _held_until: float = field(default=0.0, init=False)
+    """For how long the batch had waited when it was held up by a transaction last, in seconds."""
 
     def has_come_to(self, ends: Offsets, waited_s: float, reason: str, *, may_come: bool) -> bool:
         """Read the ledger, and return whether a batch that reads up to `ends` can begin: if there is a ledger, when it has
-        come to them. If not, the caller asks again. Without a ledger that is True after BEGIN_S, but not while a
-        transaction is open in the index topic.
+        come to them. If not, the caller asks again. Without a ledger that is True after BEGIN_S in which no transaction is open
+        in the index topic: a service may begin the ledger when one has ended that a former owner has left.
 
         `waited_s`: for how long the batch has waited. `may_come`: whether a service may give the sequences.
         `reason`: why the job does not give them. Raises NotNumbered if they are not to be had, and what `look` and
@@ -72,12 +78,15 @@ class Followed:
         missing = None if self.ledger is None else find_missing(self.ledger, bounds.log_starts, ends)
         if self.ledger is not None and missing is None:
             return True
-        if open_at is not None:
+        age_s = self._note_open(open_at, waited_s)
+        # a service that is catching up has a short transaction open at each look
+        if open_at is not None and (self.ledger is None or age_s >= PATIENCE_S):
             self.hold(open_at, waited_s)
             return False
+        free_s = waited_s - self._held_until
         if self.ledger is None:
-            return not may_come or waited_s >= BEGIN_S
-        if missing and not (may_come and waited_s < FOLLOW_S):
+            return not may_come or free_s >= BEGIN_S
+        if missing and not (may_come and free_s < FOLLOW_S):
             (topic, partition), end = missing
             raise NotNumbered(
                 f"{topic}-{partition}: the ledger of stream {self.stream} has not come to offset {end}, up to which a batch"
@@ -87,20 +96,35 @@ class Followed:
         return False
 
     def hold(self, open_at: int, waited_s: float) -> None:
-        """Log, once for each transaction, that a batch waits for the end of the one that begins at this offset of the index
-        topic. `waited_s`: for how long the batch has waited. Raises NotNumbered after OPEN_S."""
+        """Log, once for each transaction and when it is PATIENCE_S old, that a batch waits for the end of the one that begins
+        at this offset of the index topic. `waited_s`: for how long the batch has waited. Raises NotNumbered when that one
+        has been open for OPEN_S."""
+        age_s = self._note_open(open_at, waited_s)
+        self._held_until = waited_s
         reason = (
             f"the ledger of stream {self.stream} waits for the end of a transaction that began at {self.topic}-0@{open_at}:"
             " nothing behind it can be read"
         )
-        if waited_s >= OPEN_S:
+        if age_s >= OPEN_S:
             raise NotNumbered(
                 f"{reason}. Nothing of the batch is delivered. Start the job again when the transaction has ended. Before you"
                 " abort it see docs/operations.md: sequences that were given out may be lost with it"
             )
-        if waited_s >= PATIENCE_S and open_at != self._told:
+        if age_s >= PATIENCE_S and open_at != self._told:
             self._told = open_at
             log.warning("records wait for their sequences", stream=self.stream, reason=reason)
+
+    def _note_open(self, open_at: int | None, waited_s: float) -> float:
+        """Take up where the open transaction begins, None for none. Return for how long that one has been seen, in seconds."""
+        if waited_s < max(self._open_since, self._held_until):  # the wait of another batch
+            self._open_at, self._held_until = -1, 0.0
+        if open_at is None:
+            self._open_at = -1
+        elif open_at != self._open_at:
+            self._open_at, self._open_since = open_at, waited_s
+        if self._open_at < 0:
+            self._open_since = 0.0
+        return waited_s - self._open_since
 
     def limit(self, ends: Offsets) -> dict[TopicPartition, int]:
         """Read the ledger, and return `ends`, each lowered to where the ledger has come; unchanged without a ledger, unless

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +118,22 @@ def test_a_folder_without_overlay_yaml_is_an_error(tmp_path: Path) -> None:
     assert done.exit_code == 1 and "no such file" in str(done.exception)
 
 
-def test_an_address_of_another_program_is_an_error(trips: Trips, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("overlay.view.running.DEADLINE_S", 0.2)
+def test_an_address_of_another_program_is_an_error(trips: Trips) -> None:
     loaded = load(trips.folder)
     address = loaded.service.http.address
-    with socket.create_server(address):
+    with ThreadingHTTPServer(address, BaseHTTPRequestHandler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         found = examine_listen(loaded)
+        server.shutdown()
     assert (found.severity, found.text) == (Severity.ERROR, "the service cannot listen there: another program does")
     other = re.fullmatch(r"change http.listen in overlay.yaml, such as to 127\.0\.0\.1:(\d+)", found.todo)
     assert other is not None and int(other[1]) > address[1]
     assert examine_listen(loaded).severity is Severity.OK
+
+
+def test_what_listens_and_does_not_answer_may_be_the_service(trips: Trips, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.view.running.DEADLINE_S", 0.2)
+    loaded = load(trips.folder)
+    with socket.create_server(loaded.service.http.address):
+        found = examine_listen(loaded)
+    assert found.severity is Severity.WARNING and "cannot be asked who it is: the service is not running" in found.text

@@ -103,6 +103,12 @@ def test_a_declared_property_comes_before_advice_to_declare_one(tmp_path: Path) 
     assert miss(stream, "[customer.country] = 'NO'")[0].endswith("Did you mean country?")
     assert miss(stream, "vip = 'true'")[0].endswith("Did you mean client_vip?")
     assert miss(stream, "countri = 'NO'")[0].endswith("Did you mean country?")
+    # beside the field that is declared there is one of just this name
+    buyer = load_files(tmp_path / "b", {"streams/orders.yaml": text.replace("country: {", "buyer: {")}).streams[
+        "ORDERS"
+    ]
+    (other,) = miss(buyer, "country = 'NO'", records=[SampledRecord(0, 1, None, b'{"country": "NO"}', ())])
+    assert "Did you mean" not in other and '"{value:country}"' in other
     (near,) = miss(stream, "contry = 'NO'", records=[SampledRecord(0, 1, None, b'{"contry": "NO"}', ())])
     assert "Did you mean country? For the JSON field add to the file of stream ORDERS" in near
 

@@ -49,11 +49,15 @@ def judge_kernels(kernels: KernelFacts) -> Diagnosis:
     return Diagnosis(Severity.OK, Check.KERNELS, about, "the service's kernels are compiled, and are kept there")
 
 
-def judge_listen(address: str, stranger: str | None, other: str) -> Diagnosis:
+def judge_listen(address: str, stranger: str | None, other: str, doubt: str = "") -> Diagnosis:
     """Return the diagnosis of http.listen: OK if a service can listen there or the one of this folder does, an error if
-    another program does. `address`: host and port. `stranger`: who listens there, as a sentence; "" if the service of this
-    folder does, None if no program does. `other`: an address that is free, "" if none is known.
+    another program does, a warning if that is not known. `address`: host and port. `stranger`: who listens there, as a
+    sentence; "" if the service of this folder does, None if no program does. `other`: an address that is free, "" if none
+    is known. `doubt`: why what listens there could not be asked, "" if it could.
     """
+    if doubt:
+        text = f"something listens there that cannot be asked who it is: {doubt}"
+        return Diagnosis(Severity.WARNING, Check.HTTP, address, text, "if it is the service of this folder, mend that")
     if not stranger:
         text = "no other program listens there" if stranger is None else "the service of this folder listens there"
         return Diagnosis(Severity.OK, Check.HTTP, address, text)
