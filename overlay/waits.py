@@ -164,11 +164,16 @@ class Backoff:
     longest_s: float
     failures: int = 0
 
+    @property
+    def pause_s(self) -> float:
+        """The present pause, in seconds."""
+        return min(self.shortest_s * 2.0 ** min(self.failures, _MOST_DOUBLINGS), self.longest_s)
+
     async def rest(self, stop: asyncio.Event | None = None) -> None:
         """Wait for the present pause, or until `stop` is set if that is sooner. The next pause is
         twice as long, up to `longest_s`.
         """
-        pause = min(self.shortest_s * 2 ** min(self.failures, _MOST_DOUBLINGS), self.longest_s)
+        pause = self.pause_s
         self.failures += 1
         if stop is None:
             await asyncio.sleep(pause)

@@ -56,6 +56,7 @@ def init(
     cluster = look_around(kafka)
     names = name_topics(topics)
     check_topics(cluster, names)
+    has_port = find_port(folder) is not None  # of an earlier draft
     port = choose_port(folder)
     files = {SERVICE_FILE: draft_service(kafka, cluster.brokers, port)}
     proposals = {}
@@ -74,7 +75,8 @@ def init(
     for proposal in proposals.values():
         _show(proposal)
     _note_outputs(folder, outputs, copies)
-    _note_port(port)
+    if not has_port:
+        _note_port(port)
     _close(folder, outcome)
 
 
@@ -85,15 +87,21 @@ def choose_port(folder: Path) -> int:
     from overlay import ports
     from overlay.inspect.draft import HTTP_HOST, HTTP_PORT
 
-    try:
-        earlier = re.search(
-            rf"^  listen: {re.escape(HTTP_HOST)}:(\d+) ", (folder / SERVICE_FILE).read_text(), re.MULTILINE
-        )
-    except (OSError, ValueError):
-        earlier = None
-    if earlier is not None:
-        return int(earlier[1])
+    if (earlier := find_port(folder)) is not None:
+        return earlier
     return (ports.find_near(HTTP_HOST, HTTP_PORT) if ports.is_taken(HTTP_HOST, HTTP_PORT) else None) or HTTP_PORT
+
+
+def find_port(folder: Path) -> int | None:
+    """Return the port of an earlier draft in the folder, None if there is none."""
+    from overlay.inspect.draft import HTTP_HOST
+
+    try:
+        text = (folder / SERVICE_FILE).read_text()
+    except (OSError, ValueError):
+        return None
+    found = re.search(rf"^  listen: {re.escape(HTTP_HOST)}:(\d+) ", text, re.MULTILINE)
+    return None if found is None else int(found[1])
 
 
 def read_settings(bootstrap: str, settings: Iterable[str]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from overlay.clock import monotonic
 from overlay.errors import StateKept
 from overlay.logs import get_logger
+from overlay.waits import Backoff
 
 from .records import ConsumerId
 
@@ -20,7 +21,6 @@ log = get_logger(__name__)
 
 PAUSE_S = (1.0, 120.0)
 """Shortest and longest pause in seconds between two attempts; it doubles with each failure."""
-_MOST_DOUBLINGS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,8 @@ class Undropped:
 
     def _note(self, id: ConsumerId, reason: str) -> None:
         before = self._failures.get(id)
-        count = 1 if before is None else before.count + 1
-        pause = min(PAUSE_S[0] * 2 ** min(count - 1, _MOST_DOUBLINGS), PAUSE_S[1])
-        self._failures[id] = _Failure(reason, count, monotonic() + pause)
+        backoff = Backoff(*PAUSE_S, failures=0 if before is None else before.count)
+        self._failures[id] = _Failure(reason, backoff.failures + 1, monotonic() + backoff.pause_s)
         if before is None or before.reason != reason:
             log.error(
                 "the state of a deleted consumer is kept: it is tried again",

@@ -17,6 +17,7 @@ from overlay.errors import OverlayError
 from overlay.index.ledger.ledger import Ledger
 from overlay.kafka.admin import Admin
 from overlay.kafka.log_position import TopicPartition
+from overlay.kafka.open_transaction import find_open_transaction
 from overlay.logs import get_logger
 
 log = get_logger(__name__)
@@ -143,10 +144,8 @@ async def find_open(admin: Admin, topic: str) -> int | None:
     CredentialsRefused."""
     if not await admin.find_topics([topic], with_config=False, denied={}):
         return None
-    place = (topic, 0)
-    end = (await admin.find_bounds([place], committed=False))[place][1]
-    stable = (await admin.find_bounds([place]))[place][1]
-    return stable if stable < end else None
+    found = await find_open_transaction(admin, (topic, 0))
+    return None if found is None else found[0]
 
 
 def find_missing(ledger: Ledger, log_starts: Offsets, ends: Offsets) -> tuple[TopicPartition, int] | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from overlay.errors import OverlayError
 from overlay.kafka.admin import Admin
+from overlay.kafka.open_transaction import find_open_transaction
 from overlay.logs import get_logger
 
 log = get_logger(__name__)
@@ -50,10 +51,8 @@ class Blocked:
 async def find_blocked(admin: Admin, topic: str) -> Blocked | None:
     """Return that an index topic is blocked, since it cannot be read to its high watermark now; None if it can. Raises
     SourceUnavailable, CredentialsRefused."""
-    place = (topic, 0)
-    end = (await admin.find_bounds([place], committed=False))[place][1]
-    stable = (await admin.find_bounds([place]))[place][1]
-    return Blocked(topic, stable, end) if stable < end else None
+    found = await find_open_transaction(admin, (topic, 0))
+    return None if found is None else Blocked(topic, *found)
 
 
 async def find_ended(admin: Admin, topics: Collection[Blocked]) -> str:
